@@ -1,0 +1,5 @@
+"""`python -m agentir` is the command `agentir`."""
+
+from agentir.cli import main
+
+main()

@@ -1,0 +1,148 @@
+"""Sub-queries: the searches inside trajectories, each with the reasoning that led to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from agentir.config import Field, Section
+from agentir.records import PriorSearch, QAItem, SubQuery, ToolCall, Trajectory, Turn
+
+
+class ExtractionOptions(Section):
+    """How sub-queries are taken; the defaults are AgentIR's (texttron/AgentIR, tool_search.py)."""
+
+    search_tools: tuple[str, ...] = ("search",)
+    """Names of the tools that search; their argument `query` is a text or a list of texts."""
+    parallel_reasoning: Literal["share", "first"] = "share"
+    """Which queries of one turn get its reasoning: all of them, or the first only."""
+    failed_reasoning: Literal["drop", "keep"] = "drop"
+    """What becomes of a reasoning that follows a failed call, and so speaks of the failure."""
+    empty_reasoning: Literal["keep", "filter"] = "keep"
+    """Whether sub-queries without a reasoning are kept; their training text says `Empty` in its place."""
+    max_turns: int | None = Field(default=None, ge=1)
+    """How many turns of each trajectory are used, counted from its beginning; all by default."""
+
+
+def extract(
+    trajectories: Iterable[Trajectory], questions: Mapping[str, QAItem], options: ExtractionOptions
+) -> tuple[list[SubQuery], Counter[str]]:
+    """Takes the sub-queries out of trajectories.
+
+    `SubQuery.call` numbers the queries of a turn over all its searches; one that cannot be used keeps its number, so
+    that ids do not depend on it.
+
+    Args:
+        trajectories: one a question.
+        questions: by qid.
+        options: how they are taken.
+
+    Returns:
+        The sub-queries, and how many of everything there were and were left out.
+    """
+    subqueries: list[SubQuery] = []
+    counts: Counter[str] = Counter(
+        dict.fromkeys(
+            (
+                "trajectories",
+                "trajectories_of_unknown_questions",
+                "trajectories_without_searches",
+                "turns_after_max_turns",
+                "calls_of_other_tools",
+                "calls_with_bad_arguments",
+                "blank_queries",
+                "reasonings_dropped_after_failure",
+                "reasonings_given_to_first_only",
+                "empty_reasonings",
+                "filtered_empty_reasonings",
+            ),
+            0,
+        )
+    )
+    for trajectory in trajectories:
+        counts["trajectories"] += 1
+        item = questions.get(trajectory.qid)
+        if item is None:
+            counts["trajectories_of_unknown_questions"] += 1
+            continue
+        found = list(_subqueries(trajectory, item.question, options, counts))
+        counts["trajectories_without_searches"] += not found
+        for subquery in found:
+            counts["empty_reasonings"] += not subquery.reasoning
+            if subquery.reasoning or options.empty_reasoning == "keep":
+                subqueries.append(subquery)
+            else:
+                counts["filtered_empty_reasonings"] += 1
+    counts["subqueries"] = len(subqueries)
+    return subqueries, counts
+
+
+def _subqueries(
+    trajectory: Trajectory, question: str, options: ExtractionOptions, counts: Counter[str]
+) -> Iterator[SubQuery]:
+    history: tuple[PriorSearch, ...] = ()
+    before: Turn | None = None
+    used = trajectory.turns[: options.max_turns]
+    counts["turns_after_max_turns"] += len(trajectory.turns) - len(used)
+    for turn in used:
+        queries = _queries(turn, options, counts)
+        reasoning = turn.reasoning
+        if queries and reasoning and options.failed_reasoning == "drop" and before is not None and _failed(before):
+            counts["reasonings_dropped_after_failure"] += 1
+            reasoning = ""
+        made: list[PriorSearch] = []
+        for call, query in queries:
+            if made and options.parallel_reasoning == "first" and reasoning:
+                counts["reasonings_given_to_first_only"] += 1
+                reasoning = ""
+            made.append(PriorSearch(reasoning=reasoning, query=query))
+            yield SubQuery(
+                qid=trajectory.qid,
+                turn=turn.index,
+                call=call,
+                question=question,
+                reasoning=reasoning,
+                query=query,
+                history=history,
+            )
+        history += tuple(made)
+        before = turn if turn.calls else before
+
+
+def _queries(turn: Turn, options: ExtractionOptions, counts: Counter[str]) -> list[tuple[int, str]]:
+    """The usable queries of a turn with their numbers."""
+    number = 0
+    queries: list[tuple[int, str]] = []
+    for call in turn.calls:
+        if call.name and call.name not in options.search_tools:
+            counts["calls_of_other_tools"] += 1
+            continue
+        texts = _texts(call)
+        if texts is None:
+            counts["calls_with_bad_arguments"] += 1
+            number += 1
+            continue
+        for text in texts:
+            if text.strip():
+                queries.append((number, text))
+            else:
+                counts["blank_queries"] += 1
+            number += 1
+    return queries
+
+
+def _texts(call: ToolCall) -> list[str] | None:
+    """The queries of a search call, None where its arguments hold none; a call without a name could not be read."""
+    given: Any = (call.arguments or {}).get("query") if call.name else None
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, list) and given and all(isinstance(text, str) for text in given):
+        return given
+    return None
+
+
+def _failed(turn: Turn) -> bool:
+    """Whether the last call of a turn failed, as in AgentIR; a call whose arguments could not be read has failed."""
+    last = turn.calls[-1]
+    return last.arguments is None or any(result.error for result in turn.results if result.call_id == last.call_id)

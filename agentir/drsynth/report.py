@@ -1,0 +1,78 @@
+"""What a set of training examples is like, in numbers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean, quantiles
+from typing import Any
+
+from agentir.records import QAItem, TrainingExample
+
+_WORD = re.compile(r"\w+")
+
+
+def mentions(text: str, answers: Iterable[str]) -> bool:
+    """Whether a text holds one of the answers as whole words, in any case."""
+    spaced = f" {' '.join(_WORD.findall(text.casefold()))} "
+    return any(
+        words and f" {' '.join(words)} " in spaced for words in (_WORD.findall(answer.casefold()) for answer in answers)
+    )
+
+
+def describe_examples(examples: Sequence[TrainingExample], questions: Mapping[str, QAItem]) -> dict[str, Any]:
+    """Counts positives and negatives, positives a turn, the reasonings' lengths, and examples that leak the answer.
+
+    An example leaks where its query or reasoning holds the answer: then a retriever may learn to look for it instead of
+    for what the agent still has to find out.
+
+    Args:
+        examples: what is described.
+        questions: by qid.
+    """
+    subqueries = [example.subquery for example in examples]
+    answers = [questions[subquery.qid].answers for subquery in subqueries]
+    in_query = [mentions(subquery.query, accepted) for subquery, accepted in zip(subqueries, answers, strict=True)]
+    in_reasoning = [
+        mentions(subquery.reasoning, accepted) for subquery, accepted in zip(subqueries, answers, strict=True)
+    ]
+    positives = [
+        (example, docid in questions[example.subquery.qid].gold_docids)
+        for example in examples
+        for docid in example.positive_docids
+    ]
+    return {
+        "examples": len(examples),
+        "questions": len({subquery.qid for subquery in subqueries}),
+        "positives": len(positives),
+        "different_positives": len({docid for example in examples for docid in example.positive_docids}),
+        "positives_that_are_gold": sum(is_gold for _, is_gold in positives),
+        "positives_from_lists_with_gold_first": sum(example.num_gold_first > 0 for example, _ in positives),
+        "positives_by_turn": dict(sorted(Counter(example.subquery.turn for example, _ in positives).items())),
+        "negatives": sum(len(example.negative_docids) for example in examples),
+        "negatives_by_example": dict(sorted(Counter(len(example.negative_docids) for example in examples).items())),
+        "empty_reasonings": sum(not subquery.reasoning for subquery in subqueries),
+        "reasoning_words": _spread([len(subquery.reasoning.split()) for subquery in subqueries if subquery.reasoning]),
+        "leaks_in_query": _rate(in_query),
+        "leaks_in_reasoning": _rate(in_reasoning),
+        "leaks": _rate([query or reasoning for query, reasoning in zip(in_query, in_reasoning, strict=True)]),
+    }
+
+
+def _rate(flags: Sequence[bool]) -> float | None:
+    return round(mean(flags), 4) if flags else None
+
+
+def _spread(lengths: Sequence[int]) -> dict[str, float] | None:
+    if not lengths:
+        return None
+    tenths = quantiles(lengths, n=10, method="inclusive") if len(lengths) > 1 else [lengths[0]] * 9
+    return {
+        "min": min(lengths),
+        "p10": tenths[0],
+        "median": tenths[4],
+        "mean": round(mean(lengths), 1),
+        "p90": tenths[8],
+        "max": max(lengths),
+    }

@@ -1,0 +1,317 @@
+"""JSON lines, read strictly and appended safely.
+
+Reading splits at line feeds only (never at U+2028), drops a byte order mark and carriage returns, skips blank lines,
+opens `.gz` files, replaces lone surrogates by U+FFFD, and refuses numbers that are not finite. Every line that does not fit
+is kept with its file, line, field, what was expected and what was found; see `Rejects`.
+
+Appending writes whole lines with one system call each. A tail that a killed process left half-written is cut off when the
+file is opened again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NoReturn, Self, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
+
+from agentir.errors import InputError
+
+R = TypeVar("R")
+MAX_SHOWN = 20
+"""How many faults an error text lists before it only counts."""
+MAX_DEPTH = 100
+"""Deeper nesting is refused: the validating parser cannot read it back (it stops at 200)."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_MAYBE_NOT_FINITE = re.compile(rb"NaN|Infinity|[eE]\+?\d{3}|\d{309}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reject:
+    """A line that does not fit; `line` counts from 1."""
+
+    file: str
+    line: int
+    field: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}: " + (f"{self.field}: " if self.field else "")
+        return f"{where}expected {self.expected}, found {self.found}"
+
+
+@dataclass(slots=True)
+class Rejects:
+    """Collects the lines that do not fit, so that all are reported at once and none is lost.
+
+    With `set_aside` false (the default), `check` raises if there were any; otherwise they are counted, and
+    `agentir.artifacts.Artifact.finish` writes them to `rejected.jsonl`.
+    """
+
+    set_aside: bool = False
+    items: list[Reject] = field(default_factory=list)
+
+    def add(self, file: str | Path, line: int, name: str, expected: str, found: object) -> None:
+        """Notes one fault; `found` is shown as a short Python literal."""
+        shown = found if isinstance(found, str) and found.startswith("<") else repr(found)
+        if len(shown) > 120:
+            shown = shown[:117] + "..."
+        self.items.append(Reject(file=str(file), line=line, field=name, expected=expected, found=shown))
+
+    def check(self) -> None:
+        """Raises:
+        InputError: lines were refused and are not to be set aside; the text lists them.
+        """
+        if self.items and not self.set_aside:
+            shown = [str(item) for item in self.items[:MAX_SHOWN]]
+            if (rest := len(self.items) - len(shown)) > 0:
+                shown.append(f"... and {rest} more")
+            shown.append('nothing was written; mend the lines, or set on_bad_line = "set_aside"')
+            raise InputError("\n".join(shown))
+
+    def counts(self) -> dict[str, int]:
+        """Number of refused lines a file."""
+        return dict(Counter(file for file, _ in sorted({(item.file, item.line) for item in self.items})))
+
+
+def clean_text(text: str) -> str:
+    """The text with lone surrogates (half of a UTF-16 pair, which no UTF-8 file can hold) replaced by U+FFFD."""
+    return _SURROGATE.sub("�", text)
+
+
+def iter_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
+    """Yields (line number from 1, bytes without line end) of every line that is not blank.
+
+    Raises:
+        InputError: the file is missing, or its gzip stream is broken.
+    """
+    path = Path(path)
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
+            number = 0
+            for number, raw in enumerate(file, start=1):
+                line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+                if (line := line.rstrip(b"\r\n")).strip():
+                    yield number, line
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: expected a file, found a folder") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"{path}: broken gzip stream after line {number}: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def iter_objects(path: str | Path, rejects: Rejects) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (line number, object) of a JSON lines file; lines that hold no JSON object go to `rejects`."""
+    for number, line in iter_lines(path):
+        try:
+            value = _loads(line)
+        except UnicodeDecodeError as error:
+            rejects.add(path, number, "", "UTF-8 text", f"<byte 0x{line[error.start]:02x} at column {error.start + 1}>")
+            continue
+        except (ValueError, RecursionError) as error:
+            rejects.add(path, number, "", f"a JSON object ({_reason(error)})", line.decode("utf-8", "replace"))
+            continue
+        if not isinstance(value, dict):
+            rejects.add(path, number, "", "a JSON object", value)
+            continue
+        yield number, value
+
+
+def _loads(line: bytes) -> Any:
+    value = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+    if _SURROGATE_ESCAPE.search(line) or line.count(b"[") + line.count(b"{") > MAX_DEPTH:
+        return _clean(value)
+    return value
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"column {error.colno}: {error.msg}"
+    return f"nested deeper than {MAX_DEPTH}" if isinstance(error, RecursionError) else str(error)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is out of range")
+    return value
+
+
+def _clean(value: Any, depth: int = 1) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, list | dict) and depth > MAX_DEPTH:
+        raise RecursionError
+    if isinstance(value, list):
+        return [_clean(item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        return {clean_text(key): _clean(item, depth + 1) for key, item in value.items()}
+    return value
+
+
+_FAULTS = {
+    "missing": ("a value", "<nothing>"),
+    "unexpected_keyword_argument": ("only known fields", "<an unknown one>"),
+}
+"""What pydantic's texts of these faults fail to say: type of the fault -> expected, found."""
+
+
+@cache
+def _adapter(record_type: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(record_type)
+
+
+def read_records(path: str | Path, record_type: type[R], rejects: Rejects | None = None) -> Iterator[R]:
+    """Yields the records of a file that agentir wrote.
+
+    Args:
+        path: a JSON lines file.
+        record_type: a type of `agentir.records`, or any other dataclass.
+        rejects: where faults go; without it the first fault raises.
+
+    Raises:
+        InputError: a line does not fit and `rejects` was not given.
+    """
+    adapter = _adapter(record_type)  # type: ignore[arg-type]  # mypy takes no class for hashable
+    collected = rejects if rejects is not None else Rejects()
+    for number, line in iter_lines(path):
+        try:
+            record: R = adapter.validate_json(line)
+            if _MAYBE_NOT_FINITE.search(line):  # the validating parser lets NaN through
+                _loads(line)
+        except ValidationError as error:
+            for problem in error.errors(include_url=False):
+                name = ".".join(str(part) for part in problem["loc"])
+                found = problem["input"] if name else line.decode("utf-8", "replace")
+                expected, found = _FAULTS.get(problem["type"], (problem["msg"].removeprefix("Input should be "), found))
+                if problem["type"] == "json_invalid":
+                    expected = f"a JSON object ({problem['ctx']['error'].replace('at line 1 column', 'at column')})"
+                collected.add(path, number, name, expected, found)
+        except (ValueError, RecursionError) as error:
+            collected.add(path, number, "", f"a JSON object ({_reason(error)})", line.decode("utf-8", "replace"))
+        else:
+            yield record
+            continue
+        if rejects is None:
+            collected.check()
+
+
+def dumps(record: Any) -> str:
+    """One line of JSON, without its line end; a dataclass is written with its fields in order.
+
+    Lone surrogates become U+FFFD, so that the line can be encoded.
+    """
+    if is_dataclass(record) and not isinstance(record, type):
+        record = {f.name: getattr(record, f.name) for f in fields(record)}
+    return clean_text(json.dumps(to_jsonable_python(record), ensure_ascii=False, allow_nan=False))
+
+
+def write_jsonl(path: str | Path, records: Iterable[Any]) -> int:
+    """Writes a whole file, aside first and then moved into place; returns the number of lines."""
+    path = Path(path)
+    part = path.with_name(path.name + ".part")
+    count = 0
+    with open(part, "wb") as file:
+        for record in records:
+            file.write(dumps(record).encode("utf-8") + b"\n")
+            count += 1
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+    return count
+
+
+def repair_tail(path: str | Path) -> int:
+    """Cuts off a last line that a killed writer left incomplete; returns the number of bytes cut.
+
+    A last line that only lacks its line feed but is a whole JSON object is kept.
+    """
+    path = Path(path)
+    if not path.exists() or path.stat().st_size == 0:
+        return 0
+    with open(path, "r+b") as file:
+        tail = _last_line(file)
+        if tail.endswith(b"\n"):
+            return 0
+        size = file.seek(0, os.SEEK_END)
+        try:
+            whole = isinstance(json.loads(tail), dict)
+        except (ValueError, RecursionError):
+            whole = False
+        if whole:
+            file.write(b"\n")
+        else:
+            file.truncate(size - len(tail))
+        file.flush()
+        os.fsync(file.fileno())
+        return 0 if whole else len(tail)
+
+
+def _last_line(file: IO[bytes]) -> bytes:
+    """The bytes after the last line feed but one, read backwards in blocks."""
+    size = file.seek(0, os.SEEK_END)
+    block, start = b"", size
+    while start > 0:
+        step = min(65536, start)
+        start -= step
+        file.seek(start)
+        block = file.read(step) + block
+        if (cut := block.rfind(b"\n", 0, len(block) - 1)) >= 0:
+            return block[cut + 1 :]
+    return block
+
+
+class JsonlAppender:
+    """Appends records to a JSON lines file, one system call a line, after repairing its tail.
+
+    Use as a context manager; `num_cut` is the number of bytes that the repair cut off.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.num_cut = repair_tail(self.path)
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def append(self, record: Any) -> None:
+        """Writes one line; it survives the death of this process, and after `sync` that of the machine."""
+        data = dumps(record).encode("utf-8") + b"\n"
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def sync(self) -> None:
+        """Forces what was appended to the disk."""
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Syncs and closes."""
+        os.fsync(self._fd)
+        os.close(self._fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

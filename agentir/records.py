@@ -1,0 +1,216 @@
+"""The record types that travel between programs.
+
+Records are frozen; ids are strings; lists are tuples. They are validated once, where a line is read (see
+`agentir.artifacts.read_records`): unknown fields are refused, and so are values of another type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import ConfigDict
+
+STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QAItem:
+    """A question with its accepted answers; `metadata` holds what slices are made of (data set, number of hops)."""
+
+    __pydantic_config__ = STRICT
+
+    qid: str
+    question: str
+    answers: tuple[str, ...]
+    gold_docids: tuple[str, ...] = ()
+    split: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A text of the corpus; `metadata` holds any further fields of its source, as JSON values."""
+
+    __pydantic_config__ = STRICT
+
+    docid: str
+    text: str
+    title: str = ""
+    url: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A part of a document; `start` and `end` are character offsets into its text, `chunkid` is `docid#n`."""
+
+    __pydantic_config__ = STRICT
+
+    chunkid: str
+    docid: str
+    start: int
+    end: int
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchQuery:
+    """What a searcher is asked: the agent's query, with its reasoning (or, for ablations, the question) where known."""
+
+    __pydantic_config__ = STRICT
+
+    query: str
+    reasoning: str = ""
+    question: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A document that a search found, with the searcher's own score (higher is better)."""
+
+    __pydantic_config__ = STRICT
+
+    docid: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call that an agent made; `arguments` is None where the model's text was not a JSON object."""
+
+    __pydantic_config__ = STRICT
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any] | None
+    raw_arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What came back for a call; `error` says that the call failed."""
+
+    __pydantic_config__ = STRICT
+
+    call_id: str
+    content: str
+    docids: tuple[str, ...] = ()
+    error: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One generation of the agent with the results of its calls; `reasoning` is empty where none was given."""
+
+    __pydantic_config__ = STRICT
+
+    index: int
+    reasoning: str
+    text: str
+    calls: tuple[ToolCall, ...]
+    results: tuple[ToolResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """An agent's whole way from a question to its answer."""
+
+    __pydantic_config__ = STRICT
+
+    qid: str
+    agent: str
+    turns: tuple[Turn, ...]
+    answer: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorSearch:
+    """An earlier search of the same trajectory."""
+
+    __pydantic_config__ = STRICT
+
+    reasoning: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubQuery:
+    """A search inside a trajectory: the query, the reasoning that led to it, and what went before (for ablations).
+
+    `turn` counts the agent's generations from 0, `call` the calls within that generation.
+    """
+
+    __pydantic_config__ = STRICT
+
+    qid: str
+    turn: int
+    call: int
+    question: str
+    reasoning: str
+    query: str
+    history: tuple[PriorSearch, ...] = ()
+
+    @property
+    def subqid(self) -> str:
+        """The id used in runs and qrels, unique over all trajectories of one agent."""
+        return f"{self.qid}_turn{self.turn}" if self.call == 0 else f"{self.qid}_turn{self.turn}.{self.call}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A document shown to the oracle; `score` is the retriever's, None where it is not known."""
+
+    __pydantic_config__ = STRICT
+
+    docid: str
+    source: Literal["retrieved", "gold"]
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """One listwise answer of the oracle, parsed.
+
+    `order` holds candidate positions (0-based), always a permutation; only its first `ranked_count` were truly ranked
+    by the oracle, the rest follow in the order in which they were shown.
+    """
+
+    __pydantic_config__ = STRICT
+
+    order: tuple[int, ...]
+    ranked_count: int
+    parsed: bool
+    response: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The oracle's order of the candidates of a sub-query, as docids, best first.
+
+    Only the first `ranked_count` of `order` were truly ranked. `num_gold_first` says how many gold documents were put in
+    front of the list the oracle saw (0: the list was shuffled).
+    """
+
+    __pydantic_config__ = STRICT
+
+    subquery: SubQuery
+    candidates: tuple[Candidate, ...]
+    votes: tuple[Vote, ...]
+    order: tuple[str, ...]
+    ranked_count: int
+    num_gold_first: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingExample:
+    """A sub-query with positives and hard negatives, by id; `oracle_order` is the truly ranked part of the ranking."""
+
+    __pydantic_config__ = STRICT
+
+    subquery: SubQuery
+    positive_docids: tuple[str, ...]
+    negative_docids: tuple[str, ...]
+    oracle_order: tuple[str, ...]
+    num_gold_first: int = 0

@@ -1,0 +1,191 @@
+"""One training run on the sentence-transformers trainer."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset  # type: ignore[import-untyped]
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.base.sampler import DefaultBatchSampler
+from transformers import TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
+
+from agentir.embed.tokens import Tokenization
+from agentir.errors import ConfigError
+from agentir.records import Document
+from agentir.train.batches import Collator, length_batches
+from agentir.train.data import TrainingRow
+from agentir.train.evaluator import DevEvaluator
+from agentir.train.loss import MaskedInfoNCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a single run is trained with; `epochs` may be a fraction."""
+
+    learning_rate: float
+    temperature: float
+    epochs: float
+    batch_size: int
+    num_negatives: int
+    seed: int
+    warmup_ratio: float = 0.1
+    weight_decay: float = 0.0
+    bf16: bool = False
+    gradient_checkpointing: bool = False
+    logging: str = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passages:
+    """Where the vectors of a batch's documents come from.
+
+    `keys` maps a docid to a key that documents of the same text share. With `frozen` (docids -> unit vectors) they are
+    looked up, otherwise `documents` are encoded by the model that is trained.
+    """
+
+    keys: Mapping[str, str]
+    documents: Mapping[str, Document]
+    frozen: Callable[[Sequence[str]], np.ndarray] | None = None
+
+
+class _Trainer(SentenceTransformerTrainer):
+    """The trainer with our batches, and without its automatic model card, which would describe row numbers."""
+
+    lengths: Sequence[int]
+
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        """Adds none."""
+
+    def get_batch_sampler(self, dataset: Any, batch_size: int, *args: Any, **kwargs: Any) -> DefaultBatchSampler:
+        """Batches of rows of similar length."""
+        return _LengthBatchSampler(self.lengths, batch_size, self.args.seed)
+
+
+class _LengthBatchSampler(DefaultBatchSampler):
+    """Batches of rows of similar length, see `length_batches`; the trainer tells it the epoch."""
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
+        super().__init__(range(len(lengths)), batch_size=batch_size, drop_last=True, seed=seed)
+        self.lengths = lengths
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(length_batches(self.lengths, self.batch_size, self.seed, self.epoch))
+
+
+class _EpochCallback(TrainerCallback):
+    """Tells the collator the epoch, so that positives and negatives rotate, also after a resume."""
+
+    def __init__(self, collator: Collator) -> None:
+        self.collator = collator
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.collator.epoch = int(state.epoch or 0)
+
+
+def train(
+    model: SentenceTransformer,
+    rows: Sequence[TrainingRow],
+    tokenization: Tokenization,
+    passages: Passages,
+    settings: Settings,
+    *,
+    evaluator: DevEvaluator | None = None,
+    checkpoints: Path | None = None,
+    save_steps: int = 0,
+    progress: bool = True,
+) -> dict[str, float]:
+    """Trains a model in place.
+
+    Args:
+        model: the model to train.
+        rows: what to train on.
+        tokenization: template, tokenizer and limits; queries are tokenized once.
+        passages: where the documents' vectors come from.
+        settings: the run's settings.
+        evaluator: measured at the end of every epoch, if given.
+        checkpoints: folder for checkpoints; a run that was stopped continues from the last one in it.
+        save_steps: steps between checkpoints; 0 saves at the end of each epoch.
+        progress: show the trainer's progress bar.
+
+    Returns:
+        The trainer's figures (loss, seconds, steps), and the evaluator's at the end.
+
+    Raises:
+        ConfigError: there are fewer rows than one batch, or every batch would hold a single document.
+    """
+    check_batches(rows, settings)
+    if settings.gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+    tokenized = tokenization.queries([row.query for row in rows])
+    collator = Collator(
+        rows=rows,
+        query_ids=[query.ids for query in tokenized],
+        keys=passages.keys,
+        tokenization=tokenization,
+        num_negatives=settings.num_negatives,
+        seed=settings.seed,
+        documents=passages.documents,
+        frozen_vectors=passages.frozen,
+    )
+    saving = "no" if checkpoints is None else ("steps" if save_steps else "epoch")
+    scratch = tempfile.TemporaryDirectory()
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=str(checkpoints or scratch.name),
+        num_train_epochs=settings.epochs,
+        per_device_train_batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        warmup_steps=settings.warmup_ratio,
+        weight_decay=settings.weight_decay,
+        bf16=settings.bf16,
+        dataloader_drop_last=True,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        eval_strategy="epoch" if evaluator else "no",
+        save_strategy=saving,
+        save_steps=save_steps or 500,
+        save_total_limit=2,
+        logging_steps=10,
+        report_to=settings.logging,
+        disable_tqdm=not progress,
+        seed=settings.seed,
+        data_seed=settings.seed,
+        use_cpu=model.device.type == "cpu",
+    )
+    loss = MaskedInfoNCE(model, settings.temperature)
+    trainer = _Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=Dataset.from_dict({"row": list(range(len(rows)))}),
+        loss=loss,
+        evaluator=evaluator,
+        data_collator=collator,  # type: ignore[arg-type]
+        callbacks=[_EpochCallback(collator)],
+    )
+    trainer.lengths = [len(query.ids) for query in tokenized]
+    last = None
+    if checkpoints is not None and checkpoints.is_dir():
+        last = get_last_checkpoint(str(checkpoints))  # type: ignore[no-untyped-call]
+    figures: dict[str, float] = dict(trainer.train(resume_from_checkpoint=last).metrics)
+    figures["num_without_negative"] = loss.num_without_negative
+    figures["num_shortened"] = sum(query.shortened for query in tokenized)
+    if evaluator is not None:
+        figures |= {f"dev_{name}": value for name, value in evaluator(model).items()}
+    scratch.cleanup()
+    return figures
+
+
+def check_batches(rows: Sequence[TrainingRow], settings: Settings) -> None:
+    """Refuses data that the in-batch loss cannot learn from (the last, smaller batch of an epoch is left out)."""
+    if len(rows) < settings.batch_size:
+        raise ConfigError(
+            f"batch_size: expected at most the number of training rows ({len(rows)}), found {settings.batch_size}; "
+            "smaller batches are left out, so there would be nothing to train on"
+        )
+    if settings.batch_size == 1 and not any(row.negatives for row in rows):
+        raise ConfigError("batch_size: a batch of one row without negatives has nothing to learn from; use 2 or more")

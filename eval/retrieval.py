@@ -1,0 +1,280 @@
+r"""Retrieval measures per sub-query.
+
+    agentir eval retrieval --config configs/demo/evaluate.toml
+    agentir eval retrieval --examples runs/examples/heldout.jsonl --questions questions.jsonl --index runs/index \
+        --system "reasoning + query" --encoder runs/model --out runs/eval/reasoning
+
+Searches an index with every held-out sub-query and measures where the relevant documents came. Writes an evaluation:
+run.txt and qrels.txt (TREC), per_query.jsonl (the values and slices of each sub-query), and a manifest with the means.
+Numbers are trec_eval's; means are over all sub-queries, those without any hit count 0. `agentir eval report` compares
+several evaluations.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from agentir import __version__
+from agentir.artifacts import MANIFEST, UNFINISHED, Artifact, read_manifest
+from agentir.config import ProgramConfig
+from agentir.corpus.qa import read_questions
+from agentir.embed.load import Backend, load_encoder
+from agentir.embed.template import Input, template_for
+from agentir.errors import ConfigError, InputError
+from agentir.jsonl import MAX_SHOWN, JsonlAppender, Rejects, read_records
+from agentir.measures.query_values import FILE, QueryValues
+from agentir.measures.ranking import MEASURES, Evaluation, evaluate, measure_names
+from agentir.measures.runs import Qrels, write_qrels, write_run
+from agentir.measures.slices import slice_names, slices_of
+from agentir.records import STRICT, Hit, QAItem, SearchQuery, SubQuery, TrainingExample
+from agentir.search.index import Index
+from agentir.search.protocol import Searcher
+
+BATCH = 32
+FOUND = "found.jsonl"
+"""Hits of the sub-queries searched so far; removed when the evaluation is complete."""
+PACKAGES = ("numpy", "pytrec_eval-terrier", "bm25s", "faiss-cpu", "sentence-transformers", "torch", "openvino")
+
+
+class Config(ProgramConfig):
+    """What to evaluate, and on what."""
+
+    examples: Path
+    """JSON lines of training examples: held-out sub-queries with their relevant documents (positive_docids). A folder
+    stands for the one JSON lines file in it."""
+    questions: Path
+    """JSON lines of the questions, with answers and the fields that slices are made of."""
+    index: Path
+    """The index folder to search."""
+    system: str
+    """The name of what is evaluated, as reports show it."""
+    searcher: Literal["dense", "bm25"] = "dense"
+    """How to search: by vectors, or by the words of the query (BM25)."""
+    encoder: str | None = None
+    """Query encoder, a model folder or name; default is the model that built the index."""
+    input: Input | None = None
+    """What the encoder is given; default is what its own template says."""
+    max_tokens: int | None = None
+    """Limit of a rendered query; default is the encoder's own."""
+    backend: Backend = "auto"
+    """What computes the encoder."""
+    k: int = 100
+    """How many documents to find for a sub-query."""
+    measures: tuple[str, ...] = MEASURES
+    """nDCG, Recall, MRR, MAP, P or Judged, each with @k."""
+    seed: int | None = None
+    """The seed the encoder was trained with: a label, so that reports can tell several runs of one system apart."""
+    slices: dict[str, dict[str, str]] = {}
+    """Further slices by fields of the question, such as {"hard questions" = {dataset = "hard"}}."""
+    intersections: tuple[tuple[str, ...], ...] = ()
+    """Groups of slices whose common part is a slice too, such as [["hard questions", "gold title not in query"]]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search found for a sub-query, and its share of the seconds of its batch (encoding and searching)."""
+
+    __pydantic_config__ = STRICT
+
+    subqid: str
+    hits: tuple[Hit, ...]
+    seconds: float
+
+
+def main(config: Config) -> None:
+    """Evaluates one system."""
+    names = slice_names(config.slices, config.intersections)
+    measures = measure_names(config.measures)
+    if config.k < 1:
+        raise ConfigError(f"k: expected 1 or more, found {config.k}")
+    examples_file = find_examples(config.examples)
+    inputs = {"examples": examples_file, "questions": config.questions, "index": config.index}
+    if config.encoder is not None and Path(config.encoder).is_dir():
+        inputs["encoder"] = Path(config.encoder)
+    rejects = Rejects(set_aside=config.on_bad_line == "set_aside")
+    examples = list(read_records(examples_file, TrainingExample, rejects))
+    questions = {item.qid: item for item in read_questions(config.questions, rejects)}
+    rejects.check()
+    with Index.open(config.index) as index:
+        examples, left_out = keep_usable(examples, questions, index, set_aside=rejects.set_aside)
+        slices = {
+            example.subquery.subqid: slices_of(
+                example,
+                questions[example.subquery.qid],
+                titles(index, example.positive_docids),
+                config.slices,
+                config.intersections,
+            )
+            for example in examples
+        }
+        with Artifact(config.out, "evaluation", config, inputs) as artifact:
+            if artifact.complete:
+                print(f"{config.out}: already complete")
+                return
+            searcher, encoder = open_searcher(config, index)
+            subqueries = [example.subquery for example in examples]
+            found = search_all(searcher, subqueries, config.k, config.system, artifact.folder / FOUND)
+            run = {subqid: item.hits for subqid, item in found.items()}
+            qrels = {example.subquery.subqid: dict.fromkeys(example.positive_docids, 1) for example in examples}
+            evaluation = evaluate(run, qrels, measures)
+            write_run(artifact.include("run.txt"), run, tag="agentir")
+            write_qrels(artifact.include("qrels.txt"), qrels)
+            artifact.write(FILE, per_query(examples, evaluation, qrels, slices))
+            counts = Counter(name for members in slices.values() for name in members)
+            seconds = sum(item.seconds for item in found.values())
+            report = {
+                "system": config.system,
+                "seed": config.seed,
+                "num_subqueries": len(examples),
+                "num_questions": len({example.subquery.qid for example in examples}),
+                "means": {measure: evaluation.mean(measure) for measure in measures},
+                "slices": {name: counts[name] for name in names},
+                "notes": evaluation.notes(),
+                "left_out": left_out,
+                "seconds": round(seconds, 3),
+                "ms_per_query": round(1000 * seconds / len(examples), 3),
+                "encoder": encoder,
+                "machine": machine(),
+                "versions": versions(),
+            }
+            artifact.finish(report, rejects)
+            (artifact.folder / FOUND).unlink(missing_ok=True)
+    tell(config, report, rejects)
+
+
+def find_examples(path: Path) -> Path:
+    """The file of examples; in a folder, the only JSON lines file."""
+    file = path
+    if path.is_dir():
+        files = sorted(each for each in path.glob("*.jsonl") if each.name != "rejected.jsonl")
+        if len(files) != 1:
+            shown = ", ".join(each.name for each in files) or "none"
+            raise InputError(f"{path}: expected one JSON lines file of examples, found {shown}; name the file")
+        file = files[0]
+    if (file.parent / UNFINISHED).is_file() and not (file.parent / MANIFEST).is_file():
+        read_manifest(file.parent)  # raises, and says how to finish the folder
+    return file
+
+
+def keep_usable(
+    examples: Sequence[TrainingExample], questions: dict[str, QAItem], index: Index, *, set_aside: bool
+) -> tuple[list[TrainingExample], list[str]]:
+    """The sub-queries that can be evaluated, and a text for each of the others."""
+    kept: dict[str, TrainingExample] = {}
+    faults = []
+    for example in examples:
+        subqid = example.subquery.subqid
+        missing = [docid for docid in example.positive_docids if index.pack.row(docid) is None]
+        if subqid in kept:
+            faults.append(f"sub-query {subqid!r}: listed twice")
+        elif example.subquery.qid not in questions:
+            faults.append(f"sub-query {subqid!r}: its question {example.subquery.qid!r} is not in the questions file")
+        elif missing:
+            faults.append(f"sub-query {subqid!r}: its relevant document {missing[0]!r} is not in the index")
+        else:
+            kept[subqid] = example
+    if faults and not set_aside:
+        more = [f"... and {len(faults) - MAX_SHOWN} more"] if len(faults) > MAX_SHOWN else []
+        advice = 'give the examples, questions and index that belong together, or set on_bad_line = "set_aside"'
+        raise InputError("\n".join([*faults[:MAX_SHOWN], *more, advice]))
+    if not kept:
+        raise InputError(f"expected sub-queries to evaluate, found none among {len(examples)} examples")
+    return list(kept.values()), faults
+
+
+def titles(index: Index, docids: Sequence[str]) -> list[str]:
+    """The titles of documents of the index."""
+    rows = [row for docid in docids if (row := index.pack.row(docid)) is not None]
+    return index.pack.titles(rows)
+
+
+def open_searcher(config: Config, index: Index) -> tuple[Searcher, dict[str, Any] | None]:
+    """What searches the index, and the description of its query encoder."""
+    if config.searcher == "bm25":
+        for name in ("encoder", "input", "max_tokens"):
+            if getattr(config, name) is not None:
+                warnings.warn(f"{name}: ignored, BM25 reads the words of the query only", stacklevel=2)
+        return index.bm25(), None
+    encoder = load_encoder(
+        config.encoder or index.encoder_name,
+        backend=config.backend,
+        max_tokens=config.max_tokens,
+        template=None if config.input is None else template_for(config.input),
+    )
+    return index.dense(encoder), encoder.describe()
+
+
+def search_all(searcher: Searcher, subqueries: Sequence[SubQuery], k: int, name: str, path: Path) -> dict[str, Found]:
+    """Searches with every sub-query that an earlier start did not finish; `path` keeps what was found."""
+    with JsonlAppender(path) as appender:
+        found = {item.subqid: item for item in read_records(path, Found)}
+        waiting = [sub for sub in subqueries if sub.subqid not in found]
+        with tqdm(total=len(subqueries), initial=len(found), desc=name, unit="query") as bar:
+            for start in range(0, len(waiting), BATCH):
+                batch = waiting[start : start + BATCH]
+                queries = [
+                    SearchQuery(query=sub.query, reasoning=sub.reasoning, question=sub.question) for sub in batch
+                ]
+                began = time.perf_counter()
+                lists = searcher.search(queries, k)
+                seconds = (time.perf_counter() - began) / len(batch)
+                for sub, hits in zip(batch, lists, strict=True):
+                    found[sub.subqid] = Found(subqid=sub.subqid, hits=tuple(hits), seconds=seconds)
+                    appender.append(found[sub.subqid])
+                bar.update(len(batch))
+    return found
+
+
+def per_query(
+    examples: Sequence[TrainingExample], evaluation: Evaluation, qrels: Qrels, slices: dict[str, tuple[str, ...]]
+) -> Iterable[QueryValues]:
+    """The lines of per_query.jsonl, in the order of the examples."""
+    for example in examples:
+        subqid = example.subquery.subqid
+        yield QueryValues(
+            subqid=subqid,
+            qid=example.subquery.qid,
+            slices=slices[subqid],
+            num_relevant=len(qrels[subqid]),
+            values={measure: values[subqid] for measure, values in evaluation.values.items()},
+        )
+
+
+def machine() -> str:
+    """Where this runs, in a few words."""
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
+
+
+def versions() -> dict[str, str]:
+    """The versions of what numbers depend on, as far as it is installed."""
+    found = {"agentir": __version__}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def tell(config: Config, report: dict[str, Any], rejects: Rejects) -> None:
+    """Prints what was measured, what was left out, and where the result is."""
+    print(f"{config.system}: {report['num_subqueries']} sub-queries of {report['num_questions']} questions")
+    print("  " + "  ".join(f"{measure} {mean:.4f}" for measure, mean in report["means"].items()))
+    for note in report["notes"][1:]:
+        print(f"  {note}")
+    for text in report["left_out"]:
+        print(f"  left out: {text}")
+    for file, count in rejects.counts().items():
+        print(f"  set aside: {count} lines of {file}")
+    print(f"  {report['ms_per_query']:.1f} ms a query (in batches of {BATCH}) -> {config.out}")

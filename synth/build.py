@@ -1,0 +1,132 @@
+"""Makes training examples of rankings: the oracle's first is the positive, its last are the hard negatives.
+
+    agentir synth build --rankings data/rankings --questions questions.jsonl --corpus index/ --out data/examples
+
+Writes train.jsonl, dev.jsonl and heldout.jsonl (examples by id), and tevatron.jsonl (the training rows with their
+texts, as Tevatron and AgentIR read them). A gold document of the same question, or of any held-out or development
+question, is never a negative, and neither is a document with the text of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentir.artifacts import MANIFEST, Artifact, read_manifest
+from agentir.config import Field, ProgramConfig
+from agentir.corpus.qa import read_questions
+from agentir.drsynth.documents import find_documents
+from agentir.drsynth.examples import NUM_NEGATIVES, NUM_POSITIVES, ExampleSet, NegativeFilter, make_examples
+from agentir.drsynth.report import describe_examples
+from agentir.drsynth.splits import SPLITS, Split, split_questions
+from agentir.drsynth.tevatron import tevatron_row
+from agentir.jsonl import Rejects, read_records
+from agentir.records import Document, QAItem, Ranking
+
+RANKINGS = "rankings.jsonl"
+
+
+class Config(ProgramConfig):
+    """What examples are made of, and how."""
+
+    rankings: Path
+    """The artifact of `agentir synth label`."""
+    questions: Path
+    """The questions of the rankings, JSON lines (also .gz); a `split` (train, dev, heldout) given there is kept."""
+    corpus: Path
+    """Where the texts are: an index folder, or the corpus as JSON lines (also .gz)."""
+    num_positives: int = Field(default=NUM_POSITIVES, ge=1)
+    """How many documents from the front of a ranking are positives."""
+    num_negatives: int = Field(default=NUM_NEGATIVES, ge=0)
+    """How many documents from its end are hard negatives."""
+    heldout_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of the questions without a given split to hold out; questions that share gold documents stay together."""
+    dev_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of the training questions to set apart for choosing between models, cut in the same way."""
+    seed: int = 0
+    """Fixes which questions are drawn."""
+
+
+def main(config: Config) -> None:
+    """Reads rankings, splits the questions, makes the examples, and reports everything that was kept out."""
+    read_manifest(config.rankings, "rankings")
+    rankings = list(read_records(config.rankings / RANKINGS, Ranking))
+    rejects = Rejects(set_aside=config.on_bad_line == "set_aside")
+    questions = {item.qid: item for item in read_questions(config.questions, rejects)}
+    gold = {docid for item in questions.values() for docid in item.gold_docids}
+    shown = {docid for ranking in rankings for docid in ranking.order}
+    documents = find_documents(config.corpus, shown | gold, rejects)
+    usable = _without_dangling(config, rankings, documents, rejects)
+    rejects.check()
+    splits = split_questions(
+        list(questions.values()),
+        heldout_fraction=config.heldout_fraction,
+        dev_fraction=config.dev_fraction,
+        seed=config.seed,
+    )
+    negatives = NegativeFilter(questions.values(), splits, {docid: found.text for docid, found in documents.items()})
+    inputs = {"rankings": config.rankings, "questions": config.questions, "corpus": config.corpus}
+    with Artifact(config.out, "examples", config, inputs=inputs) as artifact:
+        if artifact.complete:
+            print(f"{config.out}: complete already")
+            return
+        made = make_examples(
+            usable, negatives, splits, num_positives=config.num_positives, num_negatives=config.num_negatives
+        )
+        for split in SPLITS:
+            artifact.write(f"{split}.jsonl", made.examples[split])
+        # A row without negatives would stop Tevatron, which draws them with replacement.
+        rows = [tevatron_row(example, documents) for example in made.examples["train"] if example.negative_docids]
+        artifact.write("tevatron.jsonl", rows)
+        report: dict[str, Any] = {
+            "rankings": len(rankings),
+            **made.counts,
+            "questions": {split: sum(side == split for side in splits.values()) for split in SPLITS},
+            "questions_without_gold": sum(not item.gold_docids for item in questions.values()),
+            "gold_docids_not_in_corpus": sorted(gold - documents.keys()),
+            "tevatron_rows": len(rows),
+            **{split: _describe(made, split, questions, config.num_negatives) for split in SPLITS},
+        }
+        artifact.finish(report, rejects)
+    _tell(config.out, report, len(rejects.items))
+
+
+def _without_dangling(
+    config: Config, rankings: Sequence[Ranking], documents: Mapping[str, Document], rejects: Rejects
+) -> list[Ranking]:
+    """The rankings of which every document has a text; the others go to the rejects."""
+    usable = []
+    for line, ranking in enumerate(rankings, start=1):
+        if dangling := [docid for docid in ranking.order if docid not in documents]:
+            rejects.add(config.rankings / RANKINGS, line, "order", f"ids of documents in {config.corpus}", dangling)
+        else:
+            usable.append(ranking)
+    return usable
+
+
+def _describe(made: ExampleSet, split: Split, questions: Mapping[str, QAItem], num_negatives: int) -> dict[str, Any]:
+    negatives = [len(example.negative_docids) for example in made.examples[split]]
+    return {
+        **describe_examples(made.examples[split], questions),
+        "passed_over_as_negatives": dict(made.passed_over[split]),
+        "with_fewer_negatives": sum(0 < number < num_negatives for number in negatives),
+        "without_negatives": sum(number == 0 for number in negatives),
+    }
+
+
+def _tell(out: Path, report: Mapping[str, Any], num_set_aside: int) -> None:
+    sizes = ", ".join(f"{report[split]['examples']} {split}" for split in SPLITS)
+    print(f"{sizes} examples of {report['rankings']} rankings -> {out}")
+    for name in ("rerank_failed", "rankings_of_unknown_questions", "partly_ranked_lists", "heldout_gold_as_positive"):
+        print(f"  {name.replace('_', ' ')}: {report[name]}")
+    train = report["train"]
+    reasons = ", ".join(
+        f"{count} {reason.replace('_', ' ')}" for reason, count in train["passed_over_as_negatives"].items()
+    )
+    print(f"  training documents passed over as negatives: {reasons or 'none'}")
+    print(f"  training examples with fewer negatives: {train['with_fewer_negatives']}")
+    print(f"  training examples without negatives: {train['without_negatives']}")
+    print(f"  training examples whose query or reasoning holds the answer: {train['leaks'] or 0:.1%}")
+    print(f"  gold documents that the corpus lacks: {len(report['gold_docids_not_in_corpus'])}")
+    print(f"  lines set aside: {num_set_aside}; all counts are in {out / MANIFEST}")

@@ -1,0 +1,75 @@
+"""Takes the searches out of agents' trajectories: each becomes a sub-query with the reasoning that led to it.
+
+    agentir synth extract --trajectories runs.jsonl --questions questions.jsonl --out data/subqueries
+
+The trajectories are OpenAI chat messages, one episode a line with the id of its question. Writes subqueries.jsonl.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from agentir.artifacts import Artifact
+from agentir.chat.transcripts import ThinkBlocks, read_trajectories
+from agentir.config import ProgramConfig
+from agentir.corpus.qa import read_questions
+from agentir.drsynth.extraction import ExtractionOptions, extract
+from agentir.errors import InputError
+from agentir.jsonl import Rejects
+from agentir.records import Trajectory
+
+
+class Config(ProgramConfig, ExtractionOptions):
+    """What is extracted, and how."""
+
+    trajectories: tuple[Path, ...]
+    """Files of episodes, JSON lines (also .gz) with qid, messages, and optionally agent and status."""
+    questions: Path
+    """The questions of the episodes, JSON lines (also .gz) with qid, question, answer, gold_docids."""
+    think_blocks: ThinkBlocks = "last"
+    """Which of several thoughts in one message is the reasoning: the last (AgentIR's way), or all of them joined."""
+
+
+def main(config: Config) -> None:
+    """Reads questions and trajectories, extracts, and reports what was left out."""
+    rejects = Rejects(set_aside=config.on_bad_line == "set_aside")
+    questions = {item.qid: item for item in read_questions(config.questions, rejects)}
+    trajectories = _read_all(config, rejects)
+    rejects.check()
+    inputs = {f"trajectories[{n}]" if n else "trajectories": path for n, path in enumerate(config.trajectories)}
+    with Artifact(config.out, "subqueries", config, inputs={**inputs, "questions": config.questions}) as artifact:
+        if artifact.complete:
+            print(f"{config.out}: complete already")
+            return
+        subqueries, counts = extract(trajectories, questions, config)
+        artifact.write("subqueries.jsonl", subqueries)
+        report = {
+            **counts,
+            "questions": len(questions),
+            "questions_without_gold": sum(not item.gold_docids for item in questions.values()),
+            "questions_without_answer": sum(not item.answers for item in questions.values()),
+            "trajectories_by_status": dict(Counter(trajectory.status for trajectory in trajectories)),
+        }
+        artifact.finish(report, rejects)
+    print(f"{len(subqueries)} sub-queries from {len(trajectories)} trajectories -> {config.out}")
+    for name, count in report.items():
+        if isinstance(count, int) and count and name not in ("subqueries", "trajectories", "questions"):
+            print(f"  {name.replace('_', ' ')}: {count}")
+    print(f"  lines set aside: {len(rejects.items)}")
+
+
+def _read_all(config: Config, rejects: Rejects) -> list[Trajectory]:
+    """The episodes of all files; a question has one, because a sub-query is known by question and turn."""
+    files: dict[str, Path] = {}
+    trajectories: list[Trajectory] = []
+    for path in config.trajectories:
+        for trajectory in read_trajectories(path, rejects, config.think_blocks):
+            if (first := files.get(trajectory.qid)) is not None:
+                raise InputError(
+                    f"{path}: expected episodes of other questions than {first}, found {trajectory.qid!r} again; "
+                    "extract several episodes of a question into several artifacts"
+                )
+            files[trajectory.qid] = path
+            trajectories.append(trajectory)
+    return trajectories

@@ -1,0 +1,109 @@
+from typing import Any
+
+import pytest
+
+from agentir.drsynth.extraction import ExtractionOptions, extract
+from agentir.records import PriorSearch, QAItem, SubQuery, ToolCall, ToolResult, Trajectory, Turn
+
+QUESTIONS = {"q": QAItem(qid="q", question="Who?", answers=("x",))}
+
+
+def turn(index: int, reasoning: str, *arguments: Any, name: str = "search", error: bool = False) -> Turn:
+    """A turn with a call for each of the arguments; `error` marks the result of the last."""
+    calls = tuple(ToolCall(call_id=f"{index}.{n}", name=name, arguments=value) for n, value in enumerate(arguments))
+    results = tuple(ToolResult(call_id=call.call_id, content="r", error=error and call is calls[-1]) for call in calls)
+    return Turn(index=index, reasoning=reasoning, text="", calls=calls, results=results)
+
+
+def extracted(*turns: Turn, qid: str = "q", **options: Any) -> tuple[list[SubQuery], dict[str, int]]:
+    trajectory = Trajectory(qid=qid, agent="a", turns=turns, answer="x", status="completed")
+    subqueries, counts = extract([trajectory], QUESTIONS, ExtractionOptions(**options))
+    expected = {"subqueries": len(subqueries), "trajectories": 1}
+    assert expected.items() <= counts.items()
+    return subqueries, {name: count for name, count in counts.items() if count and name not in expected}
+
+
+def keys(subqueries: list[SubQuery]) -> list[tuple[str, str, str]]:
+    return [(subquery.subqid, subquery.reasoning, subquery.query) for subquery in subqueries]
+
+
+def test_searches_become_sub_queries_with_what_went_before() -> None:
+    subqueries, counts = extracted(
+        turn(0, "first", {"query": "a"}),
+        turn(1, "second", {"query": ["b", "c"]}, {"query": "d"}),
+        turn(2, "", {"query": "e"}),
+    )
+    assert keys(subqueries) == [
+        ("q_turn0", "first", "a"),
+        ("q_turn1", "second", "b"),
+        ("q_turn1.1", "second", "c"),
+        ("q_turn1.2", "second", "d"),
+        ("q_turn2", "", "e"),
+    ]
+    before = (PriorSearch(reasoning="first", query="a"),)
+    assert [subquery.history for subquery in subqueries[:4]] == [(), before, before, before]
+    assert [prior.query for prior in subqueries[4].history] == ["a", "b", "c", "d"]
+    assert {subquery.question for subquery in subqueries} == {"Who?"}
+    assert counts == {"empty_reasonings": 1}
+
+
+def test_what_cannot_be_used_is_counted_and_keeps_its_number() -> None:
+    subqueries, counts = extracted(
+        turn(0, "r", None, {"query": 3}, {"query": ["x", 4]}, {"query": []}, {"text": "y"}, {"query": ["a", " ", "b"]}),
+        turn(1, "r", {"goal": "g"}, name="visit"),
+        turn(2, "r", {}, name=""),
+    )
+    assert keys(subqueries) == [("q_turn0.5", "r", "a"), ("q_turn0.7", "r", "b")]
+    assert counts == {"calls_with_bad_arguments": 6, "blank_queries": 1, "calls_of_other_tools": 1}
+
+
+def test_other_tools_can_be_named_as_searches() -> None:
+    subqueries, counts = extracted(turn(0, "r", {"query": "a"}, name="web_search"), search_tools=("web_search",))
+    assert keys(subqueries) == [("q_turn0", "r", "a")]
+    assert not counts
+
+
+def test_a_reasoning_may_go_to_the_first_query_only() -> None:
+    subqueries, counts = extracted(turn(0, "r", {"query": [" ", "a", "b"]}, {"query": "c"}), parallel_reasoning="first")
+    assert keys(subqueries) == [("q_turn0.1", "r", "a"), ("q_turn0.2", "", "b"), ("q_turn0.3", "", "c")]
+    assert counts == {"blank_queries": 1, "reasonings_given_to_first_only": 1, "empty_reasonings": 2}
+
+
+@pytest.mark.parametrize(
+    ("before", "dropped"),
+    [
+        (turn(0, "", {"query": "a"}, error=True), True),
+        (turn(0, "", {"query": "a"}, {"url": "u"}, name="visit", error=True), True),
+        (turn(0, "", {"query": "a"}, None), True),
+        (turn(0, "", None, {"query": "a"}), False),
+        (turn(0, "", {"query": "a"}), False),
+        (turn(0, "no call"), False),
+    ],
+)
+def test_a_reasoning_after_a_failed_call_is_dropped_unless_kept(before: Turn, dropped: bool) -> None:
+    said = turn(1, "hm")
+    subqueries, counts = extracted(before, said, turn(2, "it failed", {"query": "b"}))
+    assert subqueries[-1].reasoning == ("" if dropped else "it failed")
+    assert counts.get("reasonings_dropped_after_failure", 0) == dropped
+    kept, _ = extracted(before, said, turn(2, "it failed", {"query": "b"}), failed_reasoning="keep")
+    assert kept[-1].reasoning == "it failed"
+
+
+def test_empty_reasonings_are_kept_or_filtered_and_counted() -> None:
+    turns = (turn(0, "r", {"query": "a"}), turn(1, "", {"query": "b"}), turn(2, "s", {"query": "c"}))
+    assert len(extracted(*turns)[0]) == 3
+    subqueries, counts = extracted(*turns, empty_reasoning="filter")
+    assert keys(subqueries) == [("q_turn0", "r", "a"), ("q_turn2", "s", "c")]
+    assert [prior.query for prior in subqueries[1].history] == ["a", "b"]
+    assert counts == {"empty_reasonings": 1, "filtered_empty_reasonings": 1}
+
+
+def test_turns_after_the_limit_are_counted() -> None:
+    subqueries, counts = extracted(*(turn(n, "r", {"query": "a"}) for n in range(5)), max_turns=2)
+    assert [subquery.turn for subquery in subqueries] == [0, 1]
+    assert counts == {"turns_after_max_turns": 3}
+
+
+def test_trajectories_of_unknown_questions_and_without_searches_are_counted() -> None:
+    assert extracted(turn(0, "r", {"query": "a"}), qid="other") == ([], {"trajectories_of_unknown_questions": 1})
+    assert extracted(turn(0, "answer")) == ([], {"trajectories_without_searches": 1})
