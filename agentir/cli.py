@@ -74,6 +74,10 @@ def load_program(stage: str, program: str) -> ModuleType:
     return module
 
 
+QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "true"}
+"""Environment of the programs, unless set otherwise: they show their own progress, not that of loading a model."""
+
+
 def run(argv: Sequence[str]) -> None:
     """Runs one program, or prints what was asked about all of them.
 

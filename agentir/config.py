@@ -16,7 +16,7 @@ import types
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -31,6 +31,8 @@ class Section(BaseModel):
     """A table inside a program's configuration."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    positional: ClassVar[tuple[str, ...]] = ()
+    """Fields that are given on the command line by their place, without a name."""
 
 
 class ProgramConfig(Section):
@@ -177,7 +179,9 @@ def _parser(config_type: type[Section], prog: str, description: str) -> argparse
         text = f"{' '.join((info.description or '').split())} ({default})".replace("%", "%%").strip()
         names = [f"--{dotted.replace('_', '-')}"] + ([f"--{dotted}"] if "_" in dotted else [])
         annotation = _without_none(info.annotation)
-        if typing.get_origin(annotation) in (tuple, list):
+        if dotted in config_type.positional:
+            parser.add_argument(dotted, nargs="?", metavar=dotted.upper(), help=text)
+        elif typing.get_origin(annotation) in (tuple, list):
             parser.add_argument(*names, dest=dotted, nargs="+", metavar="VALUE", help=text)
         elif annotation is bool:
             parser.add_argument(*names, dest=dotted, nargs="?", const="true", metavar="true|false", help=text)

@@ -8,21 +8,20 @@ there is kept: a second run takes seconds, and one that was stopped continues.
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
 import os
 import resource
 import shlex
 import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentir import sample
-from agentir.cli import run
 from agentir.config import Section
 from agentir.errors import ArtifactError
 from agentir.jsonl import Rejects, iter_objects
@@ -53,37 +52,36 @@ class Stage:
 
 def main(config: Config) -> None:
     """Runs the stages, each timed, and prints the table and the commands to go on with."""
-    config.out.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
+    write_sample(config.out / "sample", small=config.small)
     timings: list[tuple[str, float]] = []
-    with working_folder(config.out):
-        write_sample(Path("sample"), small=config.small)
-        planned = stages(configs_folder(), small=config.small)
-        for number, stage in enumerate(planned, start=1):
-            print(f"\n[{number}/{len(planned)}] {stage.name}\n$ agentir {shlex.join(stage.arguments)}", flush=True)
-            start = time.perf_counter()
-            run(stage.arguments)
-            timings.append((stage.name, time.perf_counter() - start))
-            print(f"  {timings[-1][1]:.1f} s", flush=True)
-        rows = json.loads(Path("report/report.json").read_text(encoding="utf-8"))
+    planned = stages(os.path.relpath(configs_folder(), config.out), small=config.small)
+    print(f"cd {config.out}")
+    for number, stage in enumerate(planned, start=1):
+        print(f"\n[{number}/{len(planned)}] {stage.name}\n$ agentir {shlex.join(stage.arguments)}", flush=True)
+        start = time.perf_counter()
+        run_stage(stage, config.out)
+        timings.append((stage.name, time.perf_counter() - start))
+        print(f"  {timings[-1][1]:.1f} s", flush=True)
     print("\nSeconds a stage")
     for name, seconds in timings:
         print(f"  {seconds:8.1f}  {name}")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"  {time.perf_counter() - began:8.1f}  in all, peak memory {peak:.2f} GiB")
-    print_table(rows)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+    print(f"  {time.perf_counter() - began:8.1f}  in all; the largest process used {peak:.2f} GiB")
+    print_table(json.loads((config.out / "report/report.json").read_text(encoding="utf-8")))
     print_next(config.out)
 
 
-@contextlib.contextmanager
-def working_folder(path: Path) -> Iterator[None]:
-    """Works in another folder for a while; the configuration files name paths relative to it."""
-    before = Path.cwd()
-    os.chdir(path)
-    try:
-        yield
-    finally:
-        os.chdir(before)
+def run_stage(stage: Stage, folder: Path) -> None:
+    """Runs a program as a process of its own, so that its memory is free again before the next.
+
+    Raises:
+        SystemExit: it failed, and has said why.
+    """
+    status = subprocess.run([sys.executable, "-m", "agentir", *stage.arguments], cwd=folder).returncode
+    if status:
+        print(f"{stage.name}: failed; what is finished is kept, run the demo again to continue", file=sys.stderr)
+        raise SystemExit(status if status > 0 else 1)
 
 
 def configs_folder() -> Path:
@@ -95,11 +93,11 @@ def configs_folder() -> Path:
     raise ArtifactError(f"{package}: expected the configuration files of the demo beside the package, found none")
 
 
-def stages(configs: Path, *, small: bool) -> list[Stage]:
+def stages(configs: str, *, small: bool) -> list[Stage]:
     """The programs in order, with their arguments."""
 
     def config(name: str) -> list[str]:
-        return ["--config", os.path.relpath(configs / f"{name}.toml")]
+        return ["--config", f"{configs}/{name}.toml"]
 
     def evaluate(system: str, out: str, *arguments: str) -> Stage:
         given = ["--system", system, "--out", f"evaluations/{out}", *arguments]
@@ -142,7 +140,7 @@ def write_sample(folder: Path, *, small: bool) -> None:
         if (found := marker.read_text().strip()) != size:
             raise ArtifactError(f"{folder.resolve().parent}: holds the {found} demo; name another out folder")
         return
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     if small:
         write_small_sample(folder)
     else:

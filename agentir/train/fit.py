@@ -111,11 +111,8 @@ def search(
                 epochs=config.search.epochs,
                 seed=config.search.seed,
             )
-            print(
-                f"trial {len(points) + 1} of {len(grid)}: learning rate {learning_rate:g}, temperature {temperature:g}",
-                flush=True,
-            )
-            figures = train(copy.deepcopy(model), rows, tokenization, passages, trial, evaluator=evaluator)
+            name = f"trial {len(points) + 1} of {len(grid)}"
+            figures = train(copy.deepcopy(model), rows, tokenization, passages, trial, evaluator=evaluator, name=name)
             measures = {key.removeprefix("dev_"): value for key, value in figures.items() if key.startswith("dev_")}
             point = Point(
                 learning_rate=learning_rate,
@@ -127,7 +124,8 @@ def search(
             )
             log.append(point)
             points.append(point)
-            print("  " + ", ".join(f"{name} {value:.4f}" for name, value in measures.items()), flush=True)
+            reached = ", ".join(f"{measure} {value:.4f}" for measure, value in measures.items())
+            print(f"{name}, learning rate {learning_rate:g}, temperature {temperature:g}: {reached}", flush=True)
     return points
 
 
@@ -160,6 +158,7 @@ def train_seed(
             evaluator=evaluator,
             checkpoints=checkpoints,
             save_steps=config.save_steps,
+            name=name,
         )
         artifact.write_text(figures_name, json.dumps(figures, indent=2) + "\n")
         shutil.rmtree(part, ignore_errors=True)

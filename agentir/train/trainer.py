@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +15,8 @@ import torch
 from datasets import Dataset  # type: ignore[import-untyped]
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.sampler import DefaultBatchSampler
-from transformers import TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
+from tqdm import tqdm  # type: ignore[import-untyped]
+from transformers import PrinterCallback, TrainerCallback
 
 from agentir.embed.tokens import Tokenization
 from agentir.errors import ConfigError
@@ -58,35 +60,62 @@ class Passages:
 class _Trainer(SentenceTransformerTrainer):
     """The trainer with our batches, and without its automatic model card, which would describe row numbers."""
 
-    lengths: Sequence[int]
-
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Adds none."""
 
     def get_batch_sampler(self, dataset: Any, batch_size: int, *args: Any, **kwargs: Any) -> DefaultBatchSampler:
         """Batches of rows of similar length."""
-        return _LengthBatchSampler(self.lengths, batch_size, self.args.seed)
+        assert isinstance(self.data_collator, Collator)
+        return _LengthBatchSampler(self.data_collator, batch_size)
 
 
 class _LengthBatchSampler(DefaultBatchSampler):
-    """Batches of rows of similar length, see `length_batches`; the trainer tells it the epoch."""
+    """Batches of rows of similar length, see `length_batches`, in the order of the collator's epoch."""
 
-    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
-        super().__init__(range(len(lengths)), batch_size=batch_size, drop_last=True, seed=seed)
-        self.lengths = lengths
+    def __init__(self, collator: Collator, batch_size: int) -> None:
+        super().__init__(range(len(collator.rows)), batch_size=batch_size, drop_last=True, seed=collator.seed)
+        self.collator = collator
 
     def __iter__(self) -> Iterator[list[int]]:
-        return iter(length_batches(self.lengths, self.batch_size, self.seed, self.epoch))
+        lengths = [len(ids) for ids in self.collator.query_ids]
+        return iter(length_batches(lengths, self.batch_size, self.seed, self.collator.epoch))
 
 
 class _EpochCallback(TrainerCallback):
-    """Tells the collator the epoch, so that positives and negatives rotate, also after a resume."""
+    """Tells the collator the epoch, so that positives, negatives and batches rotate, the same after a resume.
 
-    def __init__(self, collator: Collator) -> None:
+    The trainer's own way to do so does not reach a sampler that is wrapped to skip the steps done before a resume.
+    """
+
+    def __init__(self, collator: Collator, steps_per_epoch: int) -> None:
         self.collator = collator
+        self.steps_per_epoch = steps_per_epoch
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.collator.epoch = int(state.epoch or 0)
+        self.collator.epoch = state.global_step // self.steps_per_epoch
+
+
+class _Progress(TrainerCallback):
+    """A progress bar over the steps, with the last loss."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.bar: tqdm[Any] | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self.name, unit="step")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        assert self.bar is not None
+        self.bar.update(state.global_step - self.bar.n)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if self.bar is not None and "loss" in (logs or {}):
+            self.bar.set_postfix(loss=f"{float(logs['loss']):.3f}")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        assert self.bar is not None
+        self.bar.close()
 
 
 def train(
@@ -99,7 +128,7 @@ def train(
     evaluator: DevEvaluator | None = None,
     checkpoints: Path | None = None,
     save_steps: int = 0,
-    progress: bool = True,
+    name: str = "train",
 ) -> dict[str, float]:
     """Trains a model in place.
 
@@ -112,7 +141,7 @@ def train(
         evaluator: measured at the end of every epoch, if given.
         checkpoints: folder for checkpoints; a run that was stopped continues from the last one in it.
         save_steps: steps between checkpoints; 0 saves at the end of each epoch.
-        progress: show the trainer's progress bar.
+        name: what the progress bar calls the run.
 
     Returns:
         The trainer's figures (loss, seconds, steps), and the evaluator's at the end.
@@ -152,7 +181,7 @@ def train(
         save_total_limit=2,
         logging_steps=10,
         report_to=settings.logging,
-        disable_tqdm=not progress,
+        disable_tqdm=True,
         seed=settings.seed,
         data_seed=settings.seed,
         use_cpu=model.device.type == "cpu",
@@ -165,19 +194,33 @@ def train(
         loss=loss,
         evaluator=evaluator,
         data_collator=collator,  # type: ignore[arg-type]
-        callbacks=[_EpochCallback(collator)],
+        callbacks=[_EpochCallback(collator, len(rows) // settings.batch_size), _Progress(name)],
     )
-    trainer.lengths = [len(query.ids) for query in tokenized]
-    last = None
-    if checkpoints is not None and checkpoints.is_dir():
-        last = get_last_checkpoint(str(checkpoints))  # type: ignore[no-untyped-call]
+    trainer.remove_callback(PrinterCallback)
+    last = None if checkpoints is None else last_checkpoint(checkpoints)
     figures: dict[str, float] = dict(trainer.train(resume_from_checkpoint=last).metrics)
+    figures["num_steps"] = trainer.state.global_step
     figures["num_without_negative"] = loss.num_without_negative
     figures["num_shortened"] = sum(query.shortened for query in tokenized)
     if evaluator is not None:
         figures |= {f"dev_{name}": value for name, value in evaluator(model).items()}
     scratch.cleanup()
     return figures
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """The newest whole checkpoint; what a killed process left half-written is removed.
+
+    The trainer writes `trainer_state.json` last.
+    """
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rsplit("-", 1)[1]), reverse=True)
+    for path in found:
+        try:
+            json.loads((path / "trainer_state.json").read_text(encoding="utf-8"))
+            return str(path)
+        except (OSError, ValueError):
+            shutil.rmtree(path)
+    return None
 
 
 def check_batches(rows: Sequence[TrainingRow], settings: Settings) -> None:

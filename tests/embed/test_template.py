@@ -64,7 +64,9 @@ def test_training_row_text_has_no_instruction() -> None:
 def test_instruction_stands_before_queries_and_never_before_documents() -> None:
     case = json.loads((CASES / "T07" / "in.json").read_text())
     template = QueryTemplate(body="{query}", instruction=instruction(case["instruction"], "real"))
-    assert template.render(SearchQuery(query=case["query"])) == f"Instruct: {case['instruction']}\nQuery:{case['query']}"
+    assert (
+        template.render(SearchQuery(query=case["query"])) == f"Instruct: {case['instruction']}\nQuery:{case['query']}"
+    )
     assert template.render_document(Document(docid="d", text=case["doc"])) == case["doc"]
 
 
@@ -100,7 +102,9 @@ def test_template_edited_after_training_is_refused(tmp_path: Path) -> None:
         QueryTemplate.load(tmp_path)
 
 
-@pytest.mark.parametrize("body", ["", "{query} then more", "{reasoning}", "{query}{query}", "{reasoning}{question}{query}"])
+@pytest.mark.parametrize(
+    "body", ["", "{query} then more", "{reasoning}", "{query}{query}", "{reasoning}{question}{query}"]
+)
 def test_body_without_the_query_at_its_end_is_refused(body: str) -> None:
     with pytest.raises(EncoderError, match="template body"):
         QueryTemplate(body=body)
