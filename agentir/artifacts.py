@@ -280,7 +280,8 @@ class Artifact:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None and not self.complete and set(os.listdir(self.folder)) == {LOCK, UNFINISHED}:
+        names = {path.name for path in self.folder.glob("*")}  # the maker may have removed the folder: then none
+        if kind is not None and not self.complete and names == {LOCK, UNFINISHED}:
             (self.folder / UNFINISHED).unlink()  # nothing was made, so nothing binds the next try
         self._lock.release()
 

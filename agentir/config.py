@@ -128,11 +128,12 @@ def _explain(config_type: type[Section], error: ValidationError, source: str, ov
     for problem in error.errors(include_url=False):
         key = ".".join(str(part) for part in problem["loc"])
         given = any(f"{key}.".startswith(f"{name}.") for name in overridden)
-        where = f"--{key.replace('_', '-')}" if given else f"{source}: {key}" if key else source
+        option = key.upper() if key in config_type.positional else f"--{key.replace('_', '-')}"
+        where = option if given else f"{source}: {key}" if key else source
         if problem["type"] == "extra_forbidden":
             yield f"{where}: unknown key" + (_hint(key, known) or f"; known keys: {', '.join(known)}")
         elif problem["type"] == "missing":
-            yield f"{where}: missing; set it in the file or with --{key.replace('_', '-')}"
+            yield f"{where}: missing; set it in the file or with {option}"
         elif problem["type"] == "value_error":
             yield f"{where}: {_expected(problem['msg'])}" + (f", found {problem['input']!r}" if key else "")
         else:

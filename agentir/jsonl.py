@@ -93,6 +93,16 @@ def clean_text(text: str) -> str:
     return _SURROGATE.sub("�", text)
 
 
+def as_id(value: object) -> str | None:
+    """The id that a JSON value stands for: a text that is not blank, or an integer (7 and "007" stay different).
+
+    None for anything else.
+    """
+    if isinstance(value, str):
+        return value if value.strip() else None
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def iter_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
     """Yields (line number from 1, bytes without line end) of every line that is not blank.
 

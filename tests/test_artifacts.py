@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -174,6 +175,22 @@ def test_a_refusal_holds_no_lock(config: Config) -> None:
         begin(config, kind="rankings")
     with begin(config) as artifact:
         assert artifact.complete
+
+
+def test_a_failure_before_anything_was_made_does_not_bind_the_next_try(config: Config) -> None:
+    with pytest.raises(RuntimeError), begin(config):
+        raise RuntimeError
+    with begin(config.model_copy(update={"num_negatives": 5})) as artifact:
+        artifact.write("hits.jsonl", [])
+    with pytest.raises(ArtifactError, match="num_negatives: before 5, now 7"):
+        begin(config)
+
+
+def test_a_maker_may_remove_what_it_began(config: Config) -> None:
+    with pytest.raises(RuntimeError, match="its own"), begin(config):
+        shutil.rmtree(config.out)
+        raise RuntimeError("its own")
+    make(config)
 
 
 def test_a_folder_of_another_origin_is_refused(config: Config) -> None:

@@ -95,8 +95,8 @@ def test_each_program_has_a_text_a_described_configuration_and_main(stage: str, 
         if not info.description and not isinstance(info.default, Section)
     ]
     assert undescribed == []
-    if "out" in module.Config.model_fields:
-        assert issubclass(module.Config, ProgramConfig)
+    if (out := module.Config.model_fields.get("out")) and out.is_required():
+        assert issubclass(module.Config, ProgramConfig), "what writes an artifact is configured alike"
 
 
 def test_stage_folders_hold_what_the_command_offers_and_nothing_else() -> None:

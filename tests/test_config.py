@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 from pydantic import model_validator
@@ -224,6 +224,36 @@ def test_an_option_of_a_table_that_the_file_makes_a_value(tmp_path: Path) -> Non
     assert refusal("--config", str(path), "--encoder.model", "x") == (
         "--encoder.model: encoder is not a table in the configuration file"
     )
+
+
+class Bench(Section):
+    """A configuration with a value that is given by its place."""
+
+    positional: ClassVar[tuple[str, ...]] = ("name",)
+
+    name: Literal["encode", "dense"]
+    """Which."""
+    runs: int = 5
+    """How often."""
+
+
+@pytest.mark.parametrize("argv", [["dense", "--runs", "7"], ["--runs", "7", "dense"]])
+def test_a_value_given_by_its_place(argv: list[str]) -> None:
+    assert load_config(Bench, argv, prog="agentir eval bench") == Bench(name="dense", runs=7)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "command line: name: missing; set it in the file or with NAME"),
+        (["sparse"], "NAME: expected 'encode' or 'dense', found 'sparse'"),
+        (["dense", "encode"], "agentir eval bench: unexpected argument 'encode'; --help lists the options"),
+    ],
+)
+def test_a_place_that_does_not_fit(argv: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(Bench, argv, prog="agentir eval bench")
+    assert str(caught.value) == message
 
 
 # What it is known by

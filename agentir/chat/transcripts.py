@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from agentir.errors import InputError
-from agentir.jsonl import Rejects, iter_objects
+from agentir.jsonl import Rejects, as_id, iter_objects
 from agentir.records import ToolCall, ToolResult, Trajectory, Turn
 
 ThinkBlocks = Literal["last", "join"]
@@ -25,7 +25,9 @@ ID_KEYS = ("qid", "id", "query_id")
 _THINK_TAG = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
 _CALL_BLOCK = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _MARKUP = re.compile(
-    r"<tool_call>(?:(?!<tool_call>).)*?</tool_call>|</?tool_call>|</?think(?:ing)?>", re.DOTALL | re.IGNORECASE
+    "|".join(rf"<{tag}\s*>(?:(?!<{tag}\s*>).)*?</{tag}\s*>" for tag in ("tool_call", "function_call"))
+    + r"|</?(?:tool_call|function_call|think(?:ing)?)\s*>",
+    re.DOTALL | re.IGNORECASE,
 )
 _RESPONSE_BLOCK = re.compile(r"<tool_response>(.*?)(?:</tool_response>|\Z)", re.DOTALL)
 _ANSWER_BLOCK = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
@@ -308,9 +310,8 @@ def read_trajectories(path: str | Path, rejects: Rejects, think_blocks: ThinkBlo
 
 def _trajectory(row: Mapping[str, Any], think_blocks: ThinkBlocks) -> Trajectory:
     key = next((key for key in ID_KEYS if row.get(key) is not None), ID_KEYS[0])
-    qid = row.get(key)
-    if not (isinstance(qid, str) and qid.strip()) and type(qid) is not int:
-        raise TranscriptError(key, "an id (a text or an integer)", qid)
+    if (qid := as_id(row.get(key))) is None:
+        raise TranscriptError(key, "an id (a text or an integer)", row.get(key))
     messages = row.get("messages")
     if not isinstance(messages, list):
         raise TranscriptError("messages", "a list of chat messages", messages)
@@ -323,5 +324,5 @@ def _trajectory(row: Mapping[str, Any], think_blocks: ThinkBlocks) -> Trajectory
     block = _ANSWER_BLOCK.search(said)
     answer = block[1].strip() if block else said
     return Trajectory(
-        qid=str(qid), agent=given["agent"] or "unknown", turns=turns, answer=answer, status=given["status"] or "unknown"
+        qid=qid, agent=given["agent"] or "unknown", turns=turns, answer=answer, status=given["status"] or "unknown"
     )

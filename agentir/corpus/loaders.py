@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentir.errors import InputError
-from agentir.jsonl import Rejects, iter_lines, iter_objects
+from agentir.jsonl import Rejects, as_id, iter_lines, iter_objects
 from agentir.records import Document
 
 DOCID_KEYS = ("docid", "id", "_id")
@@ -144,11 +144,9 @@ def _document(row: dict[str, Any]) -> Document:
 
 def _identifier(row: dict[str, Any], keys: Sequence[str]) -> str:
     key, value = _aliased(row, keys)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    if not isinstance(value, str) or not value:
-        raise _Misfit(key, "a string that is not empty, or an integer", value)
-    return value
+    if (identifier := as_id(value)) is None:
+        raise _Misfit(key, "an id (a text or an integer)", value)
+    return identifier
 
 
 def _text(row: dict[str, Any], keys: Sequence[str], required: bool = False) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from agentir.jsonl import Rejects, iter_objects
+from agentir.jsonl import Rejects, as_id, iter_objects
 from agentir.records import QAItem
 
 ID_KEYS = ("qid", "id", "_id", "query_id")
@@ -75,13 +75,6 @@ def _item(row: Mapping[str, Any]) -> QAItem:
 def _first(row: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str, Any]:
     """The first of the keys that is set, with its value; the first key and None where none is."""
     return next(((key, row[key]) for key in keys if row.get(key) is not None), (keys[0], None))
-
-
-def as_id(value: Any) -> str | None:
-    """The id that a JSON value stands for: a text that is not blank, or an integer; None for anything else."""
-    if isinstance(value, str):
-        return value if value.strip() else None
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _identifier(key: str, value: Any) -> str:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentir.corpus.qa import as_id
-from agentir.jsonl import Rejects, iter_objects
+from agentir.jsonl import Rejects, as_id, iter_objects
 from agentir.records import Candidate, Ranking, SubQuery
 from agentir.rerank import ParsedAnswer, parse_listwise
 

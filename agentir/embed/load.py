@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agentir.artifacts import write_text_atomically
 from agentir.embed.model import Forward, ModelEncoder, TorchForward, vector_space
-from agentir.embed.template import QueryTemplate, template_for
+from agentir.embed.template import BODIES, QueryTemplate
 from agentir.embed.tokens import Tokenization
 from agentir.errors import EncoderError, MissingExtraError
 
@@ -89,7 +89,7 @@ def load_encoder(
             a CPU where it is installed.
         max_tokens: limit of a rendered query; None for what the checkpoint was trained with, else the model's own.
         document_max_tokens: limit of a document; None likewise.
-        template: how queries are rendered; None for the one stored in the checkpoint, else bare queries.
+        template: how queries are rendered; None for the one stored in the checkpoint, else the model's own prompts.
         device: "cpu", "cuda", ...; None for the best that is there.
         dtype: data type of the weights under PyTorch.
 
@@ -99,7 +99,7 @@ def load_encoder(
     model = load_model(name, device=device, dtype=dtype)
     folder = model_folder(name)
     stored = read_encoder_file(folder)
-    template = template or QueryTemplate.load(folder) or template_for("query")
+    template = template or QueryTemplate.load(folder) or own_template(model)
     own_limit = int(model.max_seq_length or model.tokenizer.model_max_length)
     limits = []
     for given, key in ((max_tokens, "max_query_tokens"), (document_max_tokens, "max_document_tokens")):
@@ -118,6 +118,16 @@ def load_encoder(
         space=stored.get("space") or vector_space(model, folder, template),
         encodes_documents=bool(stored.get("encodes_documents", True)),
         backend=backend,
+    )
+
+
+def own_template(model: SentenceTransformer) -> QueryTemplate:
+    """Queries and documents behind the prompts that the model itself names for them, if it does."""
+    prompts = model.prompts or {}
+    return QueryTemplate(
+        body=BODIES["query"],
+        instruction=prompts.get("query") or "",
+        document_instruction=prompts.get("document") or prompts.get("passage") or "",
     )
 
 

@@ -171,7 +171,7 @@ def vector_space(model: SentenceTransformer, folder: str | Path, template: Query
             "weights": {str(path.relative_to(folder)): sha256_file(path) for path in weights},
             "vocabulary": hashlib.sha256(vocabulary.encode()).hexdigest(),
             "modules": [[name, {key: repr(value) for key, value in config.items()}] for name, config in modules],
-            "document": template.document,
+            "document": [template.document_instruction, template.document],
         }
     )
 

@@ -51,12 +51,14 @@ class QueryTemplate:
         instruction: what stands before the body, byte for byte; empty for models that know no instruction.
         empty: what fills a context slot that has no text.
         document: text with the slots `{title}` and `{text}`; a document without a title is its bare text.
+        document_instruction: what stands before every document; empty but for models that were trained with one.
     """
 
     body: str = BODIES["reasoning+query"]
     instruction: str = ""
     empty: str = EMPTY
     document: str = "{title} {text}"
+    document_instruction: str = ""
 
     def __post_init__(self) -> None:
         slots = _SLOT.findall(self.body)
@@ -99,9 +101,8 @@ class QueryTemplate:
 
     def render_document(self, document: Document) -> str:
         """The text of a document; the query's instruction is never put before it."""
-        if not document.title:
-            return document.text
-        return self.document.removesuffix("{text}").replace("{title}", document.title) + document.text
+        title = self.document.removesuffix("{text}").replace("{title}", document.title) if document.title else ""
+        return self.document_instruction + title + document.text
 
     def save(self, folder: str | Path) -> None:
         """Stores the template inside a checkpoint."""

@@ -10,12 +10,11 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from agentir.chat.transcripts import clean_reasoning
 from agentir.errors import RequestError
 from agentir.jsonl import clean_text
 
 DEFAULT_K = 10
-_THINK_TAG = re.compile(r"</?(?:think|thinking)\s*>", re.IGNORECASE)
-_CALL_TAG = re.compile(r"<(/?)(?:tool_call|function_call)\s*>", re.IGNORECASE)
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SHORT = reprlib.Repr()
@@ -72,7 +71,7 @@ def parse_search(arguments: Mapping[str, object], limits: Limits = DEFAULT_LIMIT
         return SearchRequest(query=query, k=k)
     if not isinstance(reasoning, str):
         raise RequestError("reasoning", f"expected a string, found {_shown(reasoning)}")
-    stripped = clean_text(strip_markup(reasoning))
+    stripped = clean_text(clean_reasoning(reasoning))
     if _is_blank(stripped):
         stripped = ""
     kept = stripped[-limits.max_reasoning_chars :].strip()
@@ -97,28 +96,6 @@ def parse_docid(arguments: Mapping[str, object]) -> str:
     if _SURROGATE.search(docid):
         raise RequestError("docid", f"expected valid Unicode, found {_shown(docid)}")
     return docid
-
-
-def strip_markup(reasoning: str) -> str:
-    """The reasoning as it was thought: think tags are removed, tool calls that leaked into it with what they hold.
-
-    A tag of a tool call that lacks its counterpart is removed alone, so that no thought is lost with it. Where something
-    was removed, one space stays.
-    """
-    pieces: list[str] = []
-    call: list[str] | None = None
-    position = 0
-    for tag in _CALL_TAG.finditer(reasoning):
-        (pieces if call is None else call).append(reasoning[position : tag.start()])
-        position = tag.end()
-        if tag[1]:
-            call = None
-        else:
-            pieces += call or []
-            call = []
-    pieces += [*(call or []), reasoning[position:]]
-    pieces = [part.strip() for piece in pieces for part in _THINK_TAG.split(piece)]
-    return " ".join(part for part in pieces if part)
 
 
 def _query(arguments: Mapping[str, object], limits: Limits) -> str:

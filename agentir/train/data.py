@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from agentir.errors import InputError
-from agentir.jsonl import Rejects, iter_objects
+from agentir.jsonl import Rejects, as_id, iter_objects
 from agentir.records import Document, SearchQuery, TrainingExample
 
 
@@ -126,20 +126,21 @@ def _list(value: Any, key: str, what: str, path: str, number: int, rejects: Reje
 def _passages(value: Any, key: str, path: str, number: int, rejects: Rejects) -> list[Document]:
     documents = []
     for index, item in enumerate(_list(value, key, "passages with docid and text", path, number, rejects)):
-        if not isinstance(item, dict) or not isinstance(item.get("text"), str) or "docid" not in item:
+        docid = as_id(item.get("docid")) if isinstance(item, dict) else None
+        if docid is None or not isinstance(item.get("text"), str):
             rejects.add(path, number, f"{key}.{index}", "a passage with docid and text", item)
             continue
-        documents.append(Document(docid=str(item["docid"]), text=item["text"], title=str(item.get("title") or "")))
+        documents.append(Document(docid=docid, text=item["text"], title=str(item.get("title") or "")))
     return documents
 
 
 def _ids(value: Any, key: str, path: str, number: int, rejects: Rejects) -> tuple[str, ...]:
     ids = []
     for index, item in enumerate(_list(value, key, "document ids", path, number, rejects)):
-        if isinstance(item, bool) or not isinstance(item, str | int):
-            rejects.add(path, number, f"{key}.{index}", "a document id", item)
+        if (docid := as_id(item)) is None:
+            rejects.add(path, number, f"{key}.{index}", "a document id (a text or an integer)", item)
             continue
-        ids.append(str(item))
+        ids.append(docid)
     return tuple(ids)
 
 

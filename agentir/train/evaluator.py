@@ -17,7 +17,7 @@ from agentir.train.data import TrainingRow
 
 DEV_MEASURES = ("nDCG@10", "Recall@5")
 DEPTH = 10
-EVAL_TOKENS = 8192
+EVAL_TOKENS = 4096
 """Tokens of an evaluation batch."""
 
 

@@ -11,13 +11,13 @@ in each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentir.artifacts import Artifact
 from agentir.corpus.loaders import read_documents
-from agentir.embed.load import load_model
+from agentir.embed.load import load_model, own_template
 from agentir.embed.template import template_for
 from agentir.embed.tokens import Tokenization
 from agentir.errors import ConfigError, InputError
@@ -58,7 +58,10 @@ def main(config: Config) -> None:
         from agentir.train.fit import search, settings_of, train_seed
 
         model = load_model(config.model, device=config.device)
-        template = template_for(config.input, task=config.task, newline=config.newline)
+        template = replace(
+            template_for(config.input, task=config.task, newline=config.newline),
+            document_instruction=own_template(model).document_instruction,
+        )
         tokenization = Tokenization(model.tokenizer, template, *token_limits(config, model))
         passages = make_passages(config, index, documents)
         evaluator = make_evaluator(dev_rows, tokenization, index, passages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import tempfile
@@ -205,6 +206,8 @@ def train(
     if evaluator is not None:
         figures |= {f"dev_{name}": value for name, value in evaluator(model).items()}
     scratch.cleanup()
+    del trainer
+    gc.collect()  # the trainer and its model refer to each other; optimizer states of several trials would add up
     return figures
 
 

@@ -117,6 +117,17 @@ def test_encoder_of_another_space_is_refused_with_both_names(tiny_qwen3: Path) -
         check_space(base, altered, "index")
 
 
+def test_prompts_that_a_model_names_for_itself_are_used(tiny_qwen3: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "prompted"
+    shutil.copytree(tiny_qwen3, folder)
+    config = folder / "config_sentence_transformers.json"
+    values = json.loads(config.read_text()) | {"prompts": {"query": "query: ", "document": "passage: "}}
+    config.write_text(json.dumps(values))
+    template = load_encoder(str(folder)).tokenization.template
+    assert template.render(SearchQuery(query="q", reasoning="r")) == "query: q"
+    assert template.render_document(Document(docid="d", text="t", title="T")) == "passage: T t"
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from agentir.chat.transcripts import clean_reasoning
 from agentir.errors import RequestError
-from agentir.search.request import Limits, SearchRequest, parse_docid, parse_search, strip_markup
+from agentir.search.request import Limits, SearchRequest, parse_docid, parse_search
 
 CASES = Path(__file__).parent.parent / "data" / "cases"
 
@@ -143,11 +144,11 @@ def test_reasoning_of_case_v11() -> None:
     ],
 )
 def test_tool_calls_go_with_their_content_but_lone_tags_alone(text: str, stripped: str) -> None:
-    assert strip_markup(text) == stripped
+    assert clean_reasoning(text) == stripped
 
 
 def test_a_megabyte_of_open_tags_is_stripped_in_linear_time() -> None:
-    assert strip_markup("<tool_call> " * 80_000 + "end") == "end"
+    assert clean_reasoning("<tool_call> " * 80_000 + "end") == "end"
 
 
 def test_reasoning_over_the_cap_loses_its_oldest_end_and_says_so() -> None:
