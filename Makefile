@@ -6,7 +6,7 @@
 #   PYTHON=python3.12   another interpreter
 #   TORCH=torch==2.12.0 another torch than the one in constraints.txt
 #   PIP_ARGS=...        more pip arguments, such as a package index with the torch build for your machine:
-#                       make test PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+#                       make test PIP_ARGS="--extra-index-url URL"
 
 VENV := .venv
 BIN := $(VENV)/bin

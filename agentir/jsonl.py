@@ -67,10 +67,7 @@ class Rejects:
 
     def add(self, file: str | Path, line: int, name: str, expected: str, found: object) -> None:
         """Notes one fault; `found` is shown as a short Python literal."""
-        shown = found if isinstance(found, str) and found.startswith("<") else repr(found)
-        if len(shown) > 120:
-            shown = shown[:117] + "..."
-        self.items.append(Reject(file=str(file), line=line, field=name, expected=expected, found=shown))
+        self.items.append(Reject(file=str(file), line=line, field=name, expected=expected, found=_shown(found)))
 
     def check(self) -> None:
         """Raises:
@@ -86,6 +83,23 @@ class Rejects:
     def counts(self) -> dict[str, int]:
         """Number of refused lines a file."""
         return dict(Counter(file for file, _ in sorted({(item.file, item.line) for item in self.items})))
+
+
+class Misfit(InputError):
+    """A value inside a line that does not fit; `args` are field, expected and found, as `Rejects.add` takes them."""
+
+    def __init__(self, name: str, expected: str, found: object) -> None:
+        super().__init__(name, expected, found)
+
+    def __str__(self) -> str:
+        name, expected, found = self.args
+        return f"{name}: expected {expected}, found {_shown(found)}"
+
+
+def _shown(found: object) -> str:
+    """A value as a short Python literal; a text in angle brackets stands for what is no value, and is left so."""
+    shown = found if isinstance(found, str) and found.startswith("<") else repr(found)
+    return shown if len(shown) <= 120 else shown[:117] + "..."
 
 
 def clean_text(text: str) -> str:
@@ -211,13 +225,7 @@ def read_records(path: str | Path, record_type: type[R], rejects: Rejects | None
             if _MAYBE_NOT_FINITE.search(line):  # the validating parser lets NaN through
                 _loads(line)
         except ValidationError as error:
-            for problem in error.errors(include_url=False):
-                name = ".".join(str(part) for part in problem["loc"])
-                found = problem["input"] if name else line.decode("utf-8", "replace")
-                expected, found = _FAULTS.get(problem["type"], (problem["msg"].removeprefix("Input should be "), found))
-                if problem["type"] == "json_invalid":
-                    expected = f"a JSON object ({problem['ctx']['error'].replace('at line 1 column', 'at column')})"
-                collected.add(path, number, name, expected, found)
+            add_validation_faults(collected, path, number, error)
         except (ValueError, RecursionError) as error:
             collected.add(path, number, "", f"a JSON object ({_reason(error)})", line.decode("utf-8", "replace"))
         else:
@@ -225,6 +233,25 @@ def read_records(path: str | Path, record_type: type[R], rejects: Rejects | None
             continue
         if rejects is None:
             collected.check()
+
+
+def add_validation_faults(rejects: Rejects, path: str | Path, line: int, error: ValidationError) -> None:
+    """Notes what pydantic found wrong with a line, one fault a field.
+
+    Args:
+        rejects: takes the faults.
+        path: the file.
+        line: its line, from 1.
+        error: what validating the line as a record raised.
+    """
+    for problem in error.errors(include_url=False):
+        found = problem["input"]
+        if isinstance(found, bytes):  # the whole line, where it is no JSON
+            found = found.decode("utf-8", "replace")
+        expected, found = _FAULTS.get(problem["type"], (problem["msg"].removeprefix("Input should be "), found))
+        if problem["type"] == "json_invalid":
+            expected = f"a JSON object ({problem['ctx']['error'].replace('at line 1 column', 'at column')})"
+        rejects.add(path, line, ".".join(str(part) for part in problem["loc"]), expected, found)
 
 
 def dumps(record: Any) -> str:

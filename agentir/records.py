@@ -1,7 +1,7 @@
 """The record types that travel between programs.
 
 Records are frozen; ids are strings; lists are tuples. They are validated once, where a line is read (see
-`agentir.artifacts.read_records`): unknown fields are refused, and so are values of another type.
+`agentir.jsonl.read_records`): unknown fields are refused, and so are values of another type.
 """
 
 from __future__ import annotations
@@ -126,20 +126,11 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriorSearch:
-    """An earlier search of the same trajectory."""
-
-    __pydantic_config__ = STRICT
-
-    reasoning: str
-    query: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SubQuery:
-    """A search inside a trajectory: the query, the reasoning that led to it, and what went before (for ablations).
+    """A search inside a trajectory: the query and the reasoning that led to it.
 
-    `turn` counts the agent's generations from 0, `call` the calls within that generation.
+    `turn` counts the agent's generations from 0, `call` the calls within that generation. What the agent had searched
+    for before is not repeated here: it is in the lines of the same `qid` with an earlier `turn`.
     """
 
     __pydantic_config__ = STRICT
@@ -150,7 +141,6 @@ class SubQuery:
     question: str
     reasoning: str
     query: str
-    history: tuple[PriorSearch, ...] = ()
 
     @property
     def subqid(self) -> str:
@@ -205,7 +195,11 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingExample:
-    """A sub-query with positives and hard negatives, by id; `oracle_order` is the truly ranked part of the ranking."""
+    """A sub-query with positives and hard negatives, by id.
+
+    `oracle_order` is the truly ranked part of the ranking. `gold_docids` are all gold documents of the question, whether
+    or not they were shown, ranked, or are in the corpus: none of them may be pushed away from the query.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -214,3 +208,4 @@ class TrainingExample:
     negative_docids: tuple[str, ...]
     oracle_order: tuple[str, ...]
     num_gold_first: int = 0
+    gold_docids: tuple[str, ...] = ()

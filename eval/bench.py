@@ -28,8 +28,9 @@ from agentir import sample
 from agentir.artifacts import write_text_atomically
 from agentir.config import Field, Section
 from agentir.corpus.loaders import read_documents
-from agentir.embed.encoder import Vectors
+from agentir.embed.encoder import EncodedQueries, Vectors
 from agentir.embed.load import load_encoder, load_model
+from agentir.errors import MissingExtraError
 from agentir.jsonl import Rejects, write_jsonl
 from agentir.records import Document, SearchQuery
 from agentir.search.builder import build_index
@@ -161,7 +162,7 @@ def long_texts() -> list[str]:
 class RandomEncoder:
     """Gives random unit vectors; the speed of a search does not depend on what they mean."""
 
-    name, dim, space, encodes_documents = "random", DIM, "random", True
+    name, dim, space, encodes_documents, context_slot = "random", DIM, "random", True, None
 
     def __init__(self) -> None:
         self._rng = np.random.default_rng(0)
@@ -170,9 +171,9 @@ class RandomEncoder:
         """What the index records."""
         return {"name": self.name, "dim": self.dim, "space": self.space}
 
-    def encode_queries(self, queries: Sequence[SearchQuery]) -> Vectors:
+    def encode_queries(self, queries: Sequence[SearchQuery]) -> EncodedQueries:
         """Random unit vectors."""
-        return self._draw(len(queries))
+        return EncodedQueries(vectors=self._draw(len(queries)), shortened=(False,) * len(queries))
 
     def encode_documents(self, documents: Sequence[Document]) -> Vectors:
         """Random unit vectors."""
@@ -186,8 +187,11 @@ class RandomEncoder:
 
 def bench_dense(runs: int, threads: int) -> list[BenchRow]:
     """Opening an index, and exact search against a bare FAISS flat index over the same vectors."""
-    import faiss
-    import psutil  # type: ignore[import-untyped]
+    try:
+        import faiss
+        import psutil  # type: ignore[import-untyped]
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(str(error.name), "dev") from None
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -230,7 +234,7 @@ def bench_dense(runs: int, threads: int) -> list[BenchRow]:
         flat = faiss.IndexFlatIP(DIM)
         flat.add(np.array(index.vectors))
         for count in (1, 32):
-            queries = encoder.encode_queries([SearchQuery(query="")] * count)
+            queries = encoder.encode_queries([SearchQuery(query="")] * count).vectors
             repeats = 8 if count == 1 else 1
 
             def search_ours(queries: Vectors = queries, repeats: int = repeats) -> None:

@@ -78,11 +78,7 @@ def main(config: Config) -> None:
     """Writes one report."""
     check(config)
     measures = measure_names(config.measures)
-    folders = {
-        f"{system.name}, evaluation {i}": path
-        for system in config.systems
-        for i, path in enumerate(system.evaluations, 1)
-    }
+    folders = {label: path for system in config.systems for label, path in labelled(system)}
     manifests = {label: read_manifest(path, "evaluation") for label, path in folders.items()}
     rejects = Rejects(set_aside=config.on_bad_line == "set_aside")
     evaluations = {
@@ -132,6 +128,12 @@ def check(config: Config) -> None:
         raise ConfigError(f"num_resamples: expected 1 or more, found {config.num_resamples}")
 
 
+def labelled(system: System) -> Iterator[tuple[str, Path]]:
+    """The evaluations of a system, each under a name of its own."""
+    for number, path in enumerate(system.evaluations, 1):
+        yield f"{system.name}, evaluation {number}", path
+
+
 def average(
     config: Config, evaluations: Mapping[str, Mapping[str, QueryValues]]
 ) -> tuple[dict[str, dict[str, QueryValues]], list[str]]:
@@ -139,10 +141,7 @@ def average(
     systems, cautions = {}, []
     measures = measure_names(config.measures)
     for system in config.systems:
-        seeds = {
-            label: evaluations[label]
-            for label in (f"{system.name}, evaluation {i}" for i in range(1, len(system.evaluations) + 1))
-        }
+        seeds = {label: evaluations[label] for label, _ in labelled(system)}
         systems[system.name], unpaired = mean_over_seeds(seeds, measures)
         cautions += [f"{label}: {leaves_out(ids)}" for label, ids in unpaired.items() if ids]
     return systems, cautions
@@ -275,19 +274,18 @@ def page(
         rows=(*comparison.rows, *comparison.differences),
         evaluations=[
             {
-                "label": label,
-                "manifest": manifest,
+                "label": label if len(system.evaluations) > 1 else system.name,
+                "path": str(path),
+                "manifest": manifests[label],
                 "num": len(evaluations[label]),
                 "means": {
                     measure: sum(item.values[measure] for item in evaluations[label].values()) / len(evaluations[label])
                     for measure in measures
                 },
             }
-            for label, manifest in manifests.items()
+            for system in config.systems
+            for label, path in labelled(system)
         ],
-        paths={
-            f"{s.name}, evaluation {i}": str(path) for s in config.systems for i, path in enumerate(s.evaluations, 1)
-        },
         num_resamples=config.num_resamples,
         seed=config.seed,
         level=f"{LEVEL:.0%}",

@@ -8,6 +8,9 @@ Searches an index with every held-out sub-query and measures where the relevant 
 run.txt and qrels.txt (TREC), per_query.jsonl (the values and slices of each sub-query), and a manifest with the means.
 Numbers are trec_eval's; means are over all sub-queries, those without any hit count 0. `agentir eval report` compares
 several evaluations.
+
+With `--run results.trec` nothing is searched: the rankings are those of a TREC run that another system made, whose query ids
+are the ids of the sub-queries (`q1_turn0`, see qrels.txt of any evaluation).
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -30,12 +33,12 @@ from agentir.artifacts import MANIFEST, UNFINISHED, Artifact, read_manifest
 from agentir.config import ProgramConfig
 from agentir.corpus.qa import read_questions
 from agentir.embed.load import Backend, load_encoder
-from agentir.embed.template import Input, template_for
+from agentir.embed.template import Input
 from agentir.errors import ConfigError, InputError
 from agentir.jsonl import MAX_SHOWN, JsonlAppender, Rejects, read_records
 from agentir.measures.query_values import FILE, QueryValues
 from agentir.measures.ranking import MEASURES, Evaluation, evaluate, measure_names
-from agentir.measures.runs import Qrels, write_qrels, write_run
+from agentir.measures.runs import Qrels, Run, RunFile, fits_trec, read_run, write_qrels, write_run
 from agentir.measures.slices import slice_names, slices_of
 from agentir.records import STRICT, Hit, QAItem, SearchQuery, SubQuery, TrainingExample
 from agentir.search.index import Index
@@ -56,15 +59,17 @@ class Config(ProgramConfig):
     questions: Path
     """JSON lines of the questions, with answers and the fields that slices are made of."""
     index: Path
-    """The index folder to search."""
+    """The index folder to search; it also holds the titles that slices are made of."""
     system: str
     """The name of what is evaluated, as reports show it."""
+    run: Path | None = None
+    """A TREC run to evaluate instead of searching the index."""
     searcher: Literal["dense", "bm25"] = "dense"
     """How to search: by vectors, or by the words of the query (BM25)."""
     encoder: str | None = None
     """Query encoder, a model folder or name; default is the model that built the index."""
     input: Input | None = None
-    """What the encoder is given; default is what its own template says."""
+    """What the encoder is given, behind its own instruction; default is what its own template says."""
     max_tokens: int | None = None
     """Limit of a rendered query; default is the encoder's own."""
     backend: Backend = "auto"
@@ -92,6 +97,25 @@ class Found:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What a system found for the sub-queries, and what is known of how.
+
+    Attributes:
+        run: the hits, by sub-query id.
+        tag: names the maker in run.txt.
+        seconds: of encoding and searching, None for a run that was made elsewhere.
+        encoder: the description of the query encoder, None where there is none.
+        notes: what a reader must know before trusting numbers from the run.
+    """
+
+    run: Run
+    tag: str
+    seconds: float | None = None
+    encoder: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+
 def main(config: Config) -> None:
     """Evaluates one system."""
     names = slice_names(config.slices, config.intersections)
@@ -100,14 +124,19 @@ def main(config: Config) -> None:
         raise ConfigError(f"k: expected 1 or more, found {config.k}")
     examples_file = find_examples(config.examples)
     inputs = {"examples": examples_file, "questions": config.questions, "index": config.index}
-    if config.encoder is not None and Path(config.encoder).is_dir():
+    warn_of_ignored(config)
+    if config.run is not None:
+        inputs["run"] = config.run
+    elif config.searcher == "dense" and config.encoder is not None and Path(config.encoder).is_dir():
         inputs["encoder"] = Path(config.encoder)
     rejects = Rejects(set_aside=config.on_bad_line == "set_aside")
     examples = list(read_records(examples_file, TrainingExample, rejects))
     questions = {item.qid: item for item in read_questions(config.questions, rejects)}
+    given = None if config.run is None else read_run(config.run, rejects)
     rejects.check()
     with Index.open(config.index) as index:
         examples, left_out = keep_usable(examples, questions, index, set_aside=rejects.set_aside)
+        refuse_unfit_ids(index, given)
         slices = {
             example.subquery.subqid: slices_of(
                 example,
@@ -122,17 +151,17 @@ def main(config: Config) -> None:
             if artifact.complete:
                 print(f"{config.out}: already complete")
                 return
-            searcher, encoder = open_searcher(config, index)
-            subqueries = [example.subquery for example in examples]
-            found = search_all(searcher, subqueries, config.k, config.system, artifact.folder / FOUND)
-            run = {subqid: item.hits for subqid, item in found.items()}
             qrels = {example.subquery.subqid: dict.fromkeys(example.positive_docids, 1) for example in examples}
-            evaluation = evaluate(run, qrels, measures)
-            write_run(artifact.include("run.txt"), run, tag="agentir")
+            if given is None:
+                subqueries = [example.subquery for example in examples]
+                answers = search(config, index, subqueries, artifact.folder / FOUND)
+            else:
+                answers = taken_over(given, qrels, index)
+            evaluation = evaluate(answers.run, qrels, measures)
+            write_run(artifact.include("run.txt"), answers.run, tag=answers.tag)
             write_qrels(artifact.include("qrels.txt"), qrels)
             artifact.write(FILE, per_query(examples, evaluation, qrels, slices))
             counts = Counter(name for members in slices.values() for name in members)
-            seconds = sum(item.seconds for item in found.values())
             report = {
                 "system": config.system,
                 "seed": config.seed,
@@ -140,17 +169,29 @@ def main(config: Config) -> None:
                 "num_questions": len({example.subquery.qid for example in examples}),
                 "means": {measure: evaluation.mean(measure) for measure in measures},
                 "slices": {name: counts[name] for name in names},
-                "notes": evaluation.notes(),
+                "notes": [*evaluation.notes(), *answers.notes],
                 "left_out": left_out,
-                "seconds": round(seconds, 3),
-                "ms_per_query": round(1000 * seconds / len(examples), 3),
-                "encoder": encoder,
+                "seconds": None if answers.seconds is None else round(answers.seconds, 3),
+                "ms_per_query": None if answers.seconds is None else round(1000 * answers.seconds / len(examples), 3),
+                "encoder": answers.encoder,
                 "machine": machine(),
                 "versions": versions(),
             }
             artifact.finish(report, rejects)
             (artifact.folder / FOUND).unlink(missing_ok=True)
     tell(config, report, rejects)
+
+
+def warn_of_ignored(config: Config) -> None:
+    """Warns of settings that say how to search where they decide nothing."""
+    names, reason = ["encoder", "input", "max_tokens", "backend"], "BM25 reads the words of the query only"
+    if config.run is not None:
+        names, reason = ["searcher", *names, "k"], "the run was made elsewhere"
+    elif config.searcher == "dense":
+        return
+    for name in names:
+        if name in config.model_fields_set:
+            warnings.warn(f"{name}: ignored, {reason}", stacklevel=2)
 
 
 def find_examples(path: Path) -> Path:
@@ -178,6 +219,10 @@ def keep_usable(
         missing = [docid for docid in example.positive_docids if index.pack.row(docid) is None]
         if subqid in kept:
             faults.append(f"sub-query {subqid!r}: listed twice")
+        elif unfit := [name for name in (subqid, *example.positive_docids) if not fits_trec(name)]:
+            faults.append(
+                f"sub-query {subqid!r}: TREC files cannot hold the id {unfit[0]!r}, since it is empty or has white space"
+            )
         elif example.subquery.qid not in questions:
             faults.append(f"sub-query {subqid!r}: its question {example.subquery.qid!r} is not in the questions file")
         elif missing:
@@ -193,6 +238,21 @@ def keep_usable(
     return list(kept.values()), faults
 
 
+def refuse_unfit_ids(index: Index, given: RunFile | None) -> None:
+    """Refuses ids that run.txt could not hold; which of an index's documents will be found is not known before."""
+    if given is None:
+        where = "the index"
+        ids = (index.pack.docid(row) for row in range(len(index.pack)))
+    else:
+        where = "the run"
+        ids = (name for qid, hits in given.run.items() for name in (qid, *(hit.docid for hit in hits)))
+    if unfit := [name for name in ids if not fits_trec(name)]:
+        raise InputError(
+            f"{where}: TREC files separate columns by white space, so ids must be non-empty and hold none; found "
+            f"{len(unfit)} others: {', '.join(map(repr, unfit[:MAX_SHOWN]))}; rename them"
+        )
+
+
 def titles(index: Index, docids: Sequence[str]) -> list[str]:
     """The titles of documents of the index."""
     rows = [row for docid in docids if (row := index.pack.row(docid)) is not None]
@@ -202,17 +262,37 @@ def titles(index: Index, docids: Sequence[str]) -> list[str]:
 def open_searcher(config: Config, index: Index) -> tuple[Searcher, dict[str, Any] | None]:
     """What searches the index, and the description of its query encoder."""
     if config.searcher == "bm25":
-        for name in ("encoder", "input", "max_tokens"):
-            if getattr(config, name) is not None:
-                warnings.warn(f"{name}: ignored, BM25 reads the words of the query only", stacklevel=2)
         return index.bm25(), None
     encoder = load_encoder(
         config.encoder or index.encoder_name,
         backend=config.backend,
         max_tokens=config.max_tokens,
-        template=None if config.input is None else template_for(config.input),
+        input=config.input,
     )
     return index.dense(encoder), encoder.describe()
+
+
+def search(config: Config, index: Index, subqueries: Sequence[SubQuery], path: Path) -> Answers:
+    """Searches the index with every sub-query; `path` keeps what was found, see `search_all`."""
+    searcher, encoder = open_searcher(config, index)
+    found = search_all(searcher, subqueries, config.k, config.system, path)
+    return Answers(
+        run={subqid: item.hits for subqid, item in found.items()},
+        tag="agentir",
+        seconds=sum(item.seconds for item in found.values()),
+        encoder=encoder,
+    )
+
+
+def taken_over(given: RunFile, qrels: Qrels, index: Index) -> Answers:
+    """What a run made elsewhere lists; ties and unknown query ids are for the evaluation to note."""
+    notes = replace(given, tied=()).warnings()
+    docids = dict.fromkeys(hit.docid for qid in qrels for hit in given.run.get(qid, ()))
+    if unknown := [docid for docid in docids if index.pack.row(docid) is None]:
+        notes.append(
+            f"documents of the run that the index does not hold (not relevant): {len(unknown)}, the first is {unknown[0]!r}"
+        )
+    return Answers(run=given.run, tag="external", notes=tuple(notes))
 
 
 def search_all(searcher: Searcher, subqueries: Sequence[SubQuery], k: int, name: str, path: Path) -> dict[str, Found]:
@@ -277,4 +357,5 @@ def tell(config: Config, report: dict[str, Any], rejects: Rejects) -> None:
         print(f"  left out: {text}")
     for file, count in rejects.counts().items():
         print(f"  set aside: {count} lines of {file}")
-    print(f"  {report['ms_per_query']:.1f} ms a query (in batches of {BATCH}) -> {config.out}")
+    speed = f"{report['ms_per_query']:.1f} ms a query (in batches of {BATCH}) " if config.run is None else ""
+    print(f"  {speed}-> {config.out}")

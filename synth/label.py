@@ -132,15 +132,15 @@ def _make_requests(
             counts["of_unknown_questions" if item is None else "of_questions_without_answer"] += 1
             continue
         hits = searcher.search([SearchQuery(query=subquery.query)], config.depth)[0]
-        rows = {docid: index.pack.row(docid) for docid in (*(hit.docid for hit in hits), *item.gold_docids)}
-        documents = {docid: index.pack.document(row) for docid, row in rows.items() if row is not None}
+        looked_for = (*(hit.docid for hit in hits), *item.gold_docids)
+        documents = {document.docid: document for document in index.pack.find(looked_for)}
         gold = [docid for docid in item.gold_docids if docid in documents]
         pool = candidate_pool(
             hits,
             gold,
             config.placement,
             size=config.depth,
-            texts={docid: document.text for docid, document in documents.items()},
+            documents=documents,
             seed=f"{config.seed} {subquery.subqid}",
         )
         counts["gold_not_in_index"] += len(item.gold_docids) - len(gold)

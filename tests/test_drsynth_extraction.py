@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from agentir.drsynth.extraction import ExtractionOptions, extract
-from agentir.records import PriorSearch, QAItem, SubQuery, ToolCall, ToolResult, Trajectory, Turn
+from agentir.records import QAItem, SubQuery, ToolCall, ToolResult, Trajectory, Turn
 
 QUESTIONS = {"q": QAItem(qid="q", question="Who?", answers=("x",))}
 
@@ -27,7 +27,7 @@ def keys(subqueries: list[SubQuery]) -> list[tuple[str, str, str]]:
     return [(subquery.subqid, subquery.reasoning, subquery.query) for subquery in subqueries]
 
 
-def test_searches_become_sub_queries_with_what_went_before() -> None:
+def test_searches_become_sub_queries() -> None:
     subqueries, counts = extracted(
         turn(0, "first", {"query": "a"}),
         turn(1, "second", {"query": ["b", "c"]}, {"query": "d"}),
@@ -40,9 +40,6 @@ def test_searches_become_sub_queries_with_what_went_before() -> None:
         ("q_turn1.2", "second", "d"),
         ("q_turn2", "", "e"),
     ]
-    before = (PriorSearch(reasoning="first", query="a"),)
-    assert [subquery.history for subquery in subqueries[:4]] == [(), before, before, before]
-    assert [prior.query for prior in subqueries[4].history] == ["a", "b", "c", "d"]
     assert {subquery.question for subquery in subqueries} == {"Who?"}
     assert counts == {"empty_reasonings": 1}
 
@@ -94,7 +91,6 @@ def test_empty_reasonings_are_kept_or_filtered_and_counted() -> None:
     assert len(extracted(*turns)[0]) == 3
     subqueries, counts = extracted(*turns, empty_reasoning="filter")
     assert keys(subqueries) == [("q_turn0", "r", "a"), ("q_turn2", "s", "c")]
-    assert [prior.query for prior in subqueries[1].history] == ["a", "b"]
     assert counts == {"empty_reasonings": 1, "filtered_empty_reasonings": 1}
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from agentir.drsynth.pool import CandidatePool, candidate_pool
-from agentir.records import Candidate, Hit
+from agentir.records import Candidate, Document, Hit
 
 CASES = Path(__file__).parent / "data" / "cases"
 
@@ -51,9 +51,11 @@ def test_a_shuffled_pool_is_fixed_by_its_seed_and_shows_no_place_of_gold() -> No
 
 
 def test_of_documents_with_the_same_text_the_gold_one_stays() -> None:
-    texts = {"n1": "a\n b", "g1": "a b", "n2": "c", "n3": "c ", "n4": "", "n5": "", "g2": "a  b"}
-    pool = candidate_pool(hits("n1", "n2", "n3", "n4", "n5"), ["g1", "g2"], texts=texts)
-    assert docids(pool) == ["n2", "n4", "n5", "g1"]
+    texts = {"n1": "a\n b", "g1": "A b", "n2": "c", "n3": "c ", "n4": "", "n5": "", "g2": "a  Ｂ"}
+    documents = {docid: Document(docid=docid, text=text, title=docid) for docid, text in texts.items()}
+    found = hits("n1", "n2", "n3", "n4", "n5", "unknown 1", "unknown 2")
+    pool = candidate_pool(found, ["g1", "g2"], documents=documents)
+    assert docids(pool) == ["n2", "n4", "n5", "unknown 1", "unknown 2", "g1"]
     assert pool.num_same_text == 3
 
 

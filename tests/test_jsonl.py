@@ -32,7 +32,7 @@ from agentir.jsonl import (
     repair_tail,
     write_jsonl,
 )
-from agentir.records import Document, Hit, PriorSearch, QAItem, SubQuery
+from agentir.records import Document, Hit, QAItem, ToolCall, Turn
 
 CASES = Path(__file__).parent / "data" / "cases"
 
@@ -205,13 +205,13 @@ def test_case_t13_sets_one_line_aside_and_reads_the_others() -> None:
             '{"docid": "3", "text": "\\ud800"}',
             ["expected a JSON object (unexpected end of hex escape at column 31), found "],
         ),
-        ('{"docid": "3", "text": "x",}', ["expected a JSON object (trailing comma at column 28), found "]),
+        ('{"docid": "3", "text": "x",}', ['expected a JSON object (trailing comma at column 28), found \'{"docid"']),
         ('{"docid": "3", "text": "x", "metadata": {"a": NaN}}', ["expected a JSON object (NaN is not JSON), found "]),
         (
             '{"docid": "3", "text": "x", "metadata": {"a": 1e400}}',
             ["expected a JSON object (1e400 is out of range), found "],
         ),
-        ("[]", ["expected an object, found '[]'"]),
+        ("[]", ["expected an object, found []"]),
     ],
 )
 def test_records_that_do_not_fit(tmp_path: Path, line: str, faults: list[str]) -> None:
@@ -249,14 +249,18 @@ def test_without_rejects_the_first_fault_raises_after_the_good_lines(tmp_path: P
 
 
 def test_nested_records_keep_order_and_types(tmp_path: Path) -> None:
-    history = (PriorSearch(reasoning="r0", query="q0"), PriorSearch(reasoning="", query="q1"))
-    subquery = SubQuery(qid="007", turn=2, call=1, question="?", reasoning="r\n", query="ü", history=history)
-    assert write_jsonl(tmp_path / "f.jsonl", [subquery]) == 1
-    assert (tmp_path / "f.jsonl").read_text(encoding="utf-8") == (
-        '{"qid": "007", "turn": 2, "call": 1, "question": "?", "reasoning": "r\\n", "query": "ü", '
-        '"history": [{"reasoning": "r0", "query": "q0"}, {"reasoning": "", "query": "q1"}]}\n'
+    calls = (
+        ToolCall(call_id="007", name="search", arguments={"query": "ü"}),
+        ToolCall(call_id="", name="", arguments=None, raw_arguments="{"),
     )
-    assert list(read_records(tmp_path / "f.jsonl", SubQuery)) == [subquery]
+    turn = Turn(index=2, reasoning="r\n", text="", calls=calls, results=())
+    assert write_jsonl(tmp_path / "f.jsonl", [turn]) == 1
+    assert (tmp_path / "f.jsonl").read_text(encoding="utf-8") == (
+        '{"index": 2, "reasoning": "r\\n", "text": "", "calls": ['
+        '{"call_id": "007", "name": "search", "arguments": {"query": "ü"}, "raw_arguments": ""}, '
+        '{"call_id": "", "name": "", "arguments": null, "raw_arguments": "{"}], "results": []}\n'
+    )
+    assert list(read_records(tmp_path / "f.jsonl", Turn)) == [turn]
     assert not list(tmp_path.glob("*.part"))
 
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from agentir.errors import InputError
-from agentir.jsonl import Rejects, as_id, iter_objects
+from agentir.jsonl import Misfit, Rejects, as_id, iter_objects
 from agentir.records import ToolCall, ToolResult, Trajectory, Turn
 
 ThinkBlocks = Literal["last", "join"]
@@ -43,16 +42,6 @@ _FAILURE = re.compile(
     )""",
     re.VERBOSE | re.IGNORECASE,
 )
-
-
-class TranscriptError(InputError):
-    """Messages that do not fit; `args` are field, expected and found."""
-
-    def __init__(self, name: str, expected: str, found: object) -> None:
-        super().__init__(name, expected, found)
-
-    def __str__(self) -> str:
-        return "{}: expected {}, found {!r}".format(*self.args)
 
 
 def split_thinking(content: str) -> tuple[tuple[str, ...], str]:
@@ -146,7 +135,7 @@ def turns_from_messages(messages: Sequence[Any], think_blocks: ThinkBlocks = "la
         think_blocks: which of several thoughts in one message is its reasoning.
 
     Raises:
-        TranscriptError: a message does not fit; the text names it by its position.
+        Misfit: a message does not fit; the text names it by its position.
     """
     turns: list[_OpenTurn] = []
     for number, message in enumerate(messages):
@@ -166,7 +155,7 @@ def turns_from_messages(messages: Sequence[Any], think_blocks: ThinkBlocks = "la
                     _add_result(turns, None, block.strip(), False, name)
         elif role not in ("system", "developer"):
             found = role if isinstance(message, dict) else message
-            raise TranscriptError(f"{name}.role", "system, developer, user, assistant or tool", found)
+            raise Misfit(f"{name}.role", "system, developer, user, assistant or tool", found)
     return tuple(
         Turn(
             index=index,
@@ -187,7 +176,7 @@ def _add_result(turns: Sequence[_OpenTurn], call_id: Any, content: str, failed: 
         turn = next((turn for turn in reversed(turns) if turn.waiting(call_id)), None)
         position = turn.waiting(call_id)[0] if turn else None
     if turn is None or position is None:
-        raise TranscriptError(name, "the id of an earlier call without a result", call_id)
+        raise Misfit(name, "the id of an earlier call without a result", call_id)
     turn.results[position] = ToolResult(
         call_id=turn.calls[position].call_id,
         content=content,
@@ -216,7 +205,7 @@ def _content(value: Any, name: str) -> tuple[str, tuple[str, ...]]:
     if value is None or isinstance(value, str):
         return value or "", ()
     if not isinstance(value, list) or not all(isinstance(part, str) or _is_part(part) for part in value):
-        raise TranscriptError(name, "a text, null or a list of parts", value)
+        raise Misfit(name, "a text, null or a list of parts", value)
     texts: list[str] = []
     thoughts: list[str] = []
     for part in value:
@@ -238,11 +227,11 @@ def _listed_calls(value: Any, name: str, turn: int) -> Iterator[ToolCall]:
     if value is None:
         return
     if not isinstance(value, list):
-        raise TranscriptError(name, "a list of calls", value)
+        raise Misfit(name, "a list of calls", value)
     for number, call in enumerate(value):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise TranscriptError(f"{name}[{number}]", "a call with function.name", call)
+            raise Misfit(f"{name}[{number}]", "a call with function.name", call)
         given = function.get("arguments")
         raw = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
         arguments = _json(raw)
@@ -296,8 +285,8 @@ def read_trajectories(path: str | Path, rejects: Rejects, think_blocks: ThinkBlo
     for line, row in iter_objects(path, rejects):
         try:
             trajectory = _trajectory(row, think_blocks)
-        except TranscriptError as error:
-            rejects.add(path, line, *error.args)
+        except Misfit as misfit:
+            rejects.add(path, line, *misfit.args)
             continue
         if trajectory.qid in lines:
             expected = f"one episode a question (line {lines[trajectory.qid]} has one already)"
@@ -311,14 +300,14 @@ def read_trajectories(path: str | Path, rejects: Rejects, think_blocks: ThinkBlo
 def _trajectory(row: Mapping[str, Any], think_blocks: ThinkBlocks) -> Trajectory:
     key = next((key for key in ID_KEYS if row.get(key) is not None), ID_KEYS[0])
     if (qid := as_id(row.get(key))) is None:
-        raise TranscriptError(key, "an id (a text or an integer)", row.get(key))
+        raise Misfit(key, "an id (a text or an integer)", row.get(key))
     messages = row.get("messages")
     if not isinstance(messages, list):
-        raise TranscriptError("messages", "a list of chat messages", messages)
+        raise Misfit("messages", "a list of chat messages", messages)
     given = {name: row.get(name) for name in ("agent", "status")}
     for name, value in given.items():
         if value is not None and not isinstance(value, str):
-            raise TranscriptError(name, "a text", value)
+            raise Misfit(name, "a text", value)
     turns = turns_from_messages(messages, think_blocks)
     said = turns[-1].text if turns and not turns[-1].calls else ""
     block = _ANSWER_BLOCK.search(said)

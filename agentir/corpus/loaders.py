@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentir.errors import InputError
-from agentir.jsonl import Rejects, as_id, iter_lines, iter_objects
+from agentir.jsonl import Misfit, Reject, Rejects, as_id, iter_lines, iter_objects
 from agentir.records import Document
 
 DOCID_KEYS = ("docid", "id", "_id")
@@ -24,10 +24,6 @@ class SourcedDocument:
     document: Document
     file: str
     line: int
-
-
-class _Misfit(Exception):
-    """A value that does not fit: field, what was expected, what was found."""
 
 
 def corpus_file(path: str | Path) -> Path:
@@ -54,10 +50,16 @@ def read_sourced(path: str | Path, rejects: Rejects) -> Iterator[SourcedDocument
     for line, row in iter_objects(file, rejects):
         try:
             document = _document(row)
-        except _Misfit as misfit:
+        except Misfit as misfit:
             rejects.add(file, line, *misfit.args)
             continue
         yield SourcedDocument(document=document, file=str(file), line=line)
+
+
+def repeated(sourced: SourcedDocument, first: int) -> Reject:
+    """The fault of a document whose docid a line before it has; `first` is that line."""
+    found = f"{sourced.document.docid!r} (first at line {first})"
+    return Reject(file=sourced.file, line=sourced.line, field="docid", expected="a docid not used before", found=found)
 
 
 def read_documents(path: str | Path, rejects: Rejects) -> Iterator[Document]:
@@ -74,8 +76,8 @@ def read_beir_queries(folder: str | Path, rejects: Rejects) -> dict[str, str]:
             qid = _identifier(row, QUERY_KEYS)
             text = _text(row, ("text",), required=True)
             if qid in queries:
-                raise _Misfit("_id", "an id not used before", qid)
-        except _Misfit as misfit:
+                raise Misfit("_id", "an id not used before", qid)
+        except Misfit as misfit:
             rejects.add(file, line, *misfit.args)
             continue
         queries[qid] = text
@@ -137,7 +139,7 @@ def _document(row: dict[str, Any]) -> Document:
         del metadata["metadata"]
         for key, value in nested.items():
             if key in metadata and metadata[key] != value:
-                raise _Misfit(f"metadata.{key}", f"the value of the field {key} beside it, {metadata[key]!r}", value)
+                raise Misfit(f"metadata.{key}", f"the value of the field {key} beside it, {metadata[key]!r}", value)
             metadata[key] = value
     return Document(docid=docid, text=text, title=title, url=url, metadata=metadata)
 
@@ -145,7 +147,7 @@ def _document(row: dict[str, Any]) -> Document:
 def _identifier(row: dict[str, Any], keys: Sequence[str]) -> str:
     key, value = _aliased(row, keys)
     if (identifier := as_id(value)) is None:
-        raise _Misfit(key, "an id (a text or an integer)", value)
+        raise Misfit(key, "an id (a text or an integer)", value)
     return identifier
 
 
@@ -154,7 +156,7 @@ def _text(row: dict[str, Any], keys: Sequence[str], required: bool = False) -> s
     if value is None and not required:
         return ""
     if not isinstance(value, str):
-        raise _Misfit(key, "a string", value)
+        raise Misfit(key, "a string", value)
     return value
 
 
@@ -163,12 +165,12 @@ def _aliased(row: dict[str, Any], keys: Sequence[str], required: bool = True) ->
     present = [key for key in keys if key in row]
     if not present:
         if required:
-            raise _Misfit(
+            raise Misfit(
                 keys[0], "this field" + (f" (or {', '.join(keys[1:])})" if keys[1:] else ""), "<no such field>"
             )
         return keys[0], None
     first, *others = present
     for key in others:
         if type(row[key]) is not type(row[first]) or row[key] != row[first]:
-            raise _Misfit(key, f"the same value as {first}, {row[first]!r}", row[key])
+            raise Misfit(key, f"the same value as {first}, {row[first]!r}", row[key])
     return first, row[first]

@@ -31,9 +31,9 @@ import numpy as np
 import numpy.typing as npt
 
 from agentir.corpus.chunker import chunk_bounds
-from agentir.corpus.loaders import SourcedDocument
+from agentir.corpus.loaders import SourcedDocument, repeated
 from agentir.errors import ArtifactError
-from agentir.jsonl import Reject, Rejects
+from agentir.jsonl import Rejects
 from agentir.records import Chunk, Document
 
 Integers = npt.NDArray[np.int64]
@@ -94,7 +94,7 @@ def write_pack(
         for sourced in documents:
             document, row = sourced.document, len(lines)
             if (first := lines.get(document.docid)) is not None:
-                rejects.items.append(_repeated(sourced, first))
+                rejects.items.append(repeated(sourced, first))
                 continue
             lines[document.docid] = sourced.line
             offsets.append(offsets[-1] + texts.write(document.text.encode("utf-8")))
@@ -118,11 +118,6 @@ def write_pack(
     )
     (folder / "pack.json").write_text(json.dumps(asdict(report), ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     return report
-
-
-def _repeated(sourced: SourcedDocument, first: int) -> Reject:
-    found = f"{sourced.document.docid!r} (first at line {first})"
-    return Reject(file=sourced.file, line=sourced.line, field="docid", expected="a docid not used before", found=found)
 
 
 def _new_database(path: Path) -> sqlite3.Connection:
@@ -253,6 +248,11 @@ class CorpusPack:
             Document(docid=self.docid(row), text=self.text(row), title=title, url=url, metadata=json.loads(metadata))
             for row, title, url, metadata in rows
         ]
+
+    def find(self, docids: Iterable[str]) -> list[Document]:
+        """The documents with these ids, each once, in the order of their rows; ids the corpus lacks are passed over."""
+        rows = {row for docid in docids if (row := self.row(docid)) is not None}
+        return [self.document(row) for row in sorted(rows)]
 
     def chunks(self, row: int) -> list[Chunk]:
         """The chunks of a row in order; empty where its text is.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from agentir.jsonl import Rejects, as_id, iter_objects
+from agentir.jsonl import Misfit, Rejects, as_id, iter_objects
 from agentir.records import QAItem
 
 ID_KEYS = ("qid", "id", "_id", "query_id")
@@ -14,10 +14,6 @@ QUESTION_KEYS = ("question", "query")
 ANSWER_KEYS = ("answer", "answers")
 GOLD_KEYS = ("gold_docids", "gold_docs", "positives")
 DOCID_KEYS = ("docid", "id", "_id")
-
-
-class _Misfit(Exception):
-    """A value that does not fit: field, what was expected, what was found."""
 
 
 def read_questions(path: str | Path, rejects: Rejects) -> list[QAItem]:
@@ -38,7 +34,7 @@ def read_questions(path: str | Path, rejects: Rejects) -> list[QAItem]:
     for line, row in iter_objects(path, rejects):
         try:
             item = _item(row)
-        except _Misfit as misfit:
+        except Misfit as misfit:
             rejects.add(path, line, *misfit.args)
             continue
         if item.qid in lines:
@@ -56,9 +52,9 @@ def _item(row: Mapping[str, Any]) -> QAItem:
     gold_key, gold = _first(row, GOLD_KEYS)
     split = row.get("split")
     if not isinstance(question, str) or not question.strip():
-        raise _Misfit(question_key, "a question", question)
+        raise Misfit(question_key, "a question", question)
     if split is not None and (not isinstance(split, str) or not split.strip()):
-        raise _Misfit("split", "a text", split)
+        raise Misfit("split", "a text", split)
     used = {id_key, question_key, answer_key, gold_key, "split"}
     return QAItem(
         qid=_identifier(id_key, qid),
@@ -79,7 +75,7 @@ def _first(row: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str, Any]:
 
 def _identifier(key: str, value: Any) -> str:
     if (identifier := as_id(value)) is None:
-        raise _Misfit(key, "an id (a text or an integer)", value)
+        raise Misfit(key, "an id (a text or an integer)", value)
     return identifier
 
 
@@ -92,7 +88,7 @@ def _answers(key: str, value: Any) -> Iterator[str]:
         elif isinstance(answer, str) and answer.strip():
             yield answer
         else:
-            raise _Misfit(key, "a text, a number or a list of them", answer)
+            raise Misfit(key, "a text, a number or a list of them", answer)
 
 
 def _docids(key: str, value: Any) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from agentir.config import Field, Section
-from agentir.records import PriorSearch, QAItem, SubQuery, ToolCall, Trajectory, Turn
+from agentir.records import QAItem, SubQuery, ToolCall, Trajectory, Turn
 
 
 class ExtractionOptions(Section):
@@ -81,7 +81,6 @@ def extract(
 def _subqueries(
     trajectory: Trajectory, question: str, options: ExtractionOptions, counts: Counter[str]
 ) -> Iterator[SubQuery]:
-    history: tuple[PriorSearch, ...] = ()
     before: Turn | None = None
     used = trajectory.turns[: options.max_turns]
     counts["turns_after_max_turns"] += len(trajectory.turns) - len(used)
@@ -91,12 +90,10 @@ def _subqueries(
         if queries and reasoning and options.failed_reasoning == "drop" and before is not None and _failed(before):
             counts["reasonings_dropped_after_failure"] += 1
             reasoning = ""
-        made: list[PriorSearch] = []
-        for call, query in queries:
-            if made and options.parallel_reasoning == "first" and reasoning:
+        for place, (call, query) in enumerate(queries):
+            if place and options.parallel_reasoning == "first" and reasoning:
                 counts["reasonings_given_to_first_only"] += 1
                 reasoning = ""
-            made.append(PriorSearch(reasoning=reasoning, query=query))
             yield SubQuery(
                 qid=trajectory.qid,
                 turn=turn.index,
@@ -104,9 +101,7 @@ def _subqueries(
                 question=question,
                 reasoning=reasoning,
                 query=query,
-                history=history,
             )
-        history += tuple(made)
         before = turn if turn.calls else before
 
 

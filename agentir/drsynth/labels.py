@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentir.jsonl import Rejects, as_id, iter_objects
+from agentir.jsonl import Misfit, Rejects, as_id, iter_objects
 from agentir.records import Candidate, Ranking, SubQuery
 from agentir.rerank import ParsedAnswer, parse_listwise
 
@@ -28,10 +28,6 @@ class Labels:
     rankings: tuple[Ranking, ...]
     unanswered: tuple[str, ...]
     counts: dict[str, int]
-
-
-class _Misfit(Exception):
-    """A value that does not fit: field, what was expected, what was found."""
 
 
 def read_labels(
@@ -59,11 +55,11 @@ def read_labels(
             try:
                 key = _key(row)
                 if key not in by_key:
-                    raise _Misfit("qid, turn, call", "a sub-query of the artifact", "{}, {}, {}".format(*key))
+                    raise Misfit("qid, turn, call", "a sub-query of the artifact", "{}, {}, {}".format(*key))
                 if key in lines:
-                    raise _Misfit("qid, turn, call", f"one answer a sub-query (first: {lines[key]})", row["qid"])
+                    raise Misfit("qid, turn, call", f"one answer a sub-query (first: {lines[key]})", row["qid"])
                 found[key] = _read(row, by_key[key], gold or {})
-            except _Misfit as misfit:
+            except Misfit as misfit:
                 rejects.add(path, line, *misfit.args)
                 continue
             lines[key] = f"{path}:{line}"
@@ -77,14 +73,14 @@ def read_labels(
 
 def _key(row: Mapping[str, Any]) -> Key:
     if (qid := as_id(row.get("qid"))) is None:
-        raise _Misfit("qid", "an id (a text or an integer)", row.get("qid"))
+        raise Misfit("qid", "an id (a text or an integer)", row.get("qid"))
     return qid, _number(row, "turn"), _number(row, "call", 0)
 
 
 def _number(row: Mapping[str, Any], name: str, default: int | None = None) -> int:
     value = row.get(name, default)
     if type(value) is not int or value < 0:
-        raise _Misfit(name, "an integer from 0", value)
+        raise Misfit(name, "an integer from 0", value)
     return value
 
 
@@ -93,19 +89,19 @@ def _read(
 ) -> tuple[ParsedAnswer, Ranking]:
     for name, expected in (("query", subquery.query), ("question", subquery.question)):
         if row.get(name) is not None and row[name] != expected:
-            raise _Misfit(name, f"that of the sub-query, {expected!r}", row[name])
+            raise Misfit(name, f"that of the sub-query, {expected!r}", row[name])
     if "response" not in row or not isinstance(row["response"], str | None):
-        raise _Misfit("response", "a text or null", row.get("response", "<no such field>"))
+        raise Misfit("response", "a text or null", row.get("response", "<no such field>"))
     given = row.get("candidates")
     docids = [as_id(docid) for docid in given] if isinstance(given, list) else []
     shown = [docid for docid in docids if docid is not None]
     if not shown or len(shown) != len(docids):
-        raise _Misfit("candidates", "a list of ids (texts or integers)", given)
+        raise Misfit("candidates", "a list of ids (texts or integers)", given)
     if len(set(shown)) < len(shown):
-        raise _Misfit("candidates", "each id once", Counter(shown).most_common(1)[0][0])
+        raise Misfit("candidates", "each id once", Counter(shown).most_common(1)[0][0])
     num_gold_first = _number(row, "num_gold_first", 0)
     if num_gold_first > len(shown):
-        raise _Misfit("num_gold_first", f"at most the {len(shown)} candidates", num_gold_first)
+        raise Misfit("num_gold_first", f"at most the {len(shown)} candidates", num_gold_first)
     golden = {*gold.get(subquery.qid, ()), *shown[:num_gold_first]}
     answer = parse_listwise(row["response"], len(shown))
     return answer, Ranking(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agentir.records import Candidate, Hit
+from agentir.corpus.text_key import text_key
+from agentir.records import Candidate, Document, Hit
 
 Placement = Literal["append", "gold_first", "shuffle"]
 POOL_SIZE = 50
@@ -32,20 +32,13 @@ class CandidatePool:
     num_gold_cut: int
 
 
-def text_key(text: str) -> str:
-    """A digest that texts have in common if they differ in white space only; empty for blank texts, none of which is
-    the same as another."""
-    words = " ".join(text.split())
-    return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest() if words else ""
-
-
 def candidate_pool(
     hits: Sequence[Hit],
     gold_docids: Sequence[str],
     placement: Placement = "append",
     *,
     size: int = POOL_SIZE,
-    texts: Mapping[str, str] | None = None,
+    documents: Mapping[str, Document] | None = None,
     seed: str = "",
 ) -> CandidatePool:
     """Joins what a retriever found with the gold documents.
@@ -59,7 +52,7 @@ def candidate_pool(
             "gold_first" is AgentIR's, all of them in front; "shuffle" mixes the whole pool, so that no place tells what
             is gold.
         size: the most candidates shown.
-        texts: by docid, for finding documents with the same text.
+        documents: by docid, for finding those with the same text; one that is missing is like no other.
         seed: fixes the shuffle; give each sub-query its own.
     """
     scores = {hit.docid: hit.score for hit in reversed(hits)}
@@ -68,7 +61,7 @@ def candidate_pool(
         (gold, [hit.docid for hit in hits]) if placement == "gold_first" else ([hit.docid for hit in hits], gold)
     )
     union = list(dict.fromkeys((*first, *second)))
-    docids = _without_same_texts(union, set(gold), texts or {})
+    docids = _without_same_texts(union, set(gold), documents or {})
     golden = [docid for docid in docids if docid in set(gold)]
     kept = {*golden[:size], *[docid for docid in docids if docid not in set(gold)][: max(size - len(golden), 0)]}
     shown = [docid for docid in docids if docid in kept]
@@ -85,9 +78,9 @@ def candidate_pool(
     )
 
 
-def _without_same_texts(docids: Sequence[str], gold: Collection[str], texts: Mapping[str, str]) -> list[str]:
+def _without_same_texts(docids: Sequence[str], gold: Collection[str], documents: Mapping[str, Document]) -> list[str]:
     """The documents without those whose text another one has: the first gold one stays, else the first."""
-    keys = {docid: text_key(texts.get(docid, "")) or f"\n{docid}" for docid in docids}
+    keys = {docid: text_key(documents.get(docid) or Document(docid=docid, text="")) for docid in docids}
     chosen: dict[str, str] = {}
     for docid in sorted(docids, key=lambda docid: docid not in gold):
         chosen.setdefault(keys[docid], docid)

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, quantiles
 from typing import Any
 
+from agentir.measures.slices import contains
 from agentir.records import QAItem, TrainingExample
-
-_WORD = re.compile(r"\w+")
-
-
-def mentions(text: str, answers: Iterable[str]) -> bool:
-    """Whether a text holds one of the answers as whole words, in any case."""
-    spaced = f" {' '.join(_WORD.findall(text.casefold()))} "
-    return any(
-        words and f" {' '.join(words)} " in spaced for words in (_WORD.findall(answer.casefold()) for answer in answers)
-    )
 
 
 def describe_examples(examples: Sequence[TrainingExample], questions: Mapping[str, QAItem]) -> dict[str, Any]:
@@ -33,9 +23,9 @@ def describe_examples(examples: Sequence[TrainingExample], questions: Mapping[st
     """
     subqueries = [example.subquery for example in examples]
     answers = [questions[subquery.qid].answers for subquery in subqueries]
-    in_query = [mentions(subquery.query, accepted) for subquery, accepted in zip(subqueries, answers, strict=True)]
+    in_query = [_holds(subquery.query, accepted) for subquery, accepted in zip(subqueries, answers, strict=True)]
     in_reasoning = [
-        mentions(subquery.reasoning, accepted) for subquery, accepted in zip(subqueries, answers, strict=True)
+        _holds(subquery.reasoning, accepted) for subquery, accepted in zip(subqueries, answers, strict=True)
     ]
     positives = [
         (example, docid in questions[example.subquery.qid].gold_docids)
@@ -58,6 +48,10 @@ def describe_examples(examples: Sequence[TrainingExample], questions: Mapping[st
         "leaks_in_reasoning": _rate(in_reasoning),
         "leaks": _rate([query or reasoning for query, reasoning in zip(in_query, in_reasoning, strict=True)]),
     }
+
+
+def _holds(text: str, answers: Iterable[str]) -> bool:
+    return any(contains(text, answer) for answer in answers)
 
 
 def _rate(flags: Sequence[bool]) -> float | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,19 @@ from agentir.errors import EncoderError
 from agentir.records import Document, SearchQuery
 
 Vectors = npt.NDArray[np.float32]
+ContextSlot = Literal["reasoning", "question"]
+
+
+class QueryTooLongError(EncoderError):
+    """A query alone, without any context, exceeds the encoder's token limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedQueries:
+    """Unit vectors of queries, shape (queries, dim), and of each query whether its context lost its oldest end."""
+
+    vectors: Vectors
+    shortened: tuple[bool, ...]
 
 
 class Encoder(Protocol):
@@ -20,6 +34,8 @@ class Encoder(Protocol):
     `space` identifies the vector space of the documents (weights, pooling, normalisation and document template of the
     model that encodes documents). Queries may only be compared with documents of the same space: a query encoder that
     was tuned against frozen passages keeps the space of the model that encoded them.
+
+    An encoder need not be fit for several threads at once; those who use it take turns.
     """
 
     @property
@@ -42,15 +58,24 @@ class Encoder(Protocol):
         """False for a query encoder tuned against another model's frozen passages: its document vectors fit nothing."""
         ...
 
-    def describe(self) -> dict[str, Any]:
-        """What an index manifest records of it (JSON values): name, space, dim, template hash, token limits."""
+    @property
+    def context_slot(self) -> ContextSlot | None:
+        """What it reads of a `SearchQuery` beside the query."""
         ...
 
-    def encode_queries(self, queries: Sequence[SearchQuery]) -> Vectors:
-        """Unit vectors, shape (queries, dim), in the order given.
+    def describe(self) -> dict[str, Any]:
+        """What an index manifest records of it (JSON values).
+
+        `name`, `dim` and `space` are needed. If `backend` and `max_document_tokens` are there, document vectors made under
+        other values count as others.
+        """
+        ...
+
+    def encode_queries(self, queries: Sequence[SearchQuery]) -> EncodedQueries:
+        """The vectors of queries, in the order given.
 
         Raises:
-            EncoderError: a query alone exceeds the token limit.
+            QueryTooLongError: a query alone exceeds the token limit.
         """
         ...
 

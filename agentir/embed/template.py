@@ -1,7 +1,7 @@
 """The query template: the one place that turns a query and its reasoning into the text an encoder reads.
 
-Training, indexing and serving all render through it. It is stored inside the checkpoint (`agentir_template.json`), its
-hash in every manifest, and an index refuses an encoder whose template is another.
+Training, indexing and serving all render through it. It is stored inside the checkpoint (`agentir_template.json`) and
+its hash in every manifest; how documents are rendered is part of the vector space that an index demands of an encoder.
 
 The published format of AgentIR (texttron/AgentIR, `searcher/prompts.py` and `training/train.sh`) is
 

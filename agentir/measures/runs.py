@@ -229,8 +229,13 @@ def write_qrels(path: str | Path, qrels: Qrels) -> None:
     write_text_atomically(path, "".join(lines))
 
 
+def fits_trec(value: str) -> bool:
+    """Whether an id can stand in a TREC file: it is not empty and holds no white space."""
+    return _UNSAFE.search(value) is None
+
+
 def _check_token(name: str, value: str) -> None:
-    if _UNSAFE.search(value):
+    if not fits_trec(value):
         raise InputError(
             f"{name} {value!r}: TREC files separate columns by white space, so an id must be non-empty and hold none; "
             "rename it in the corpus or the questions"

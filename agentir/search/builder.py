@@ -45,6 +45,8 @@ from agentir.search.index import BM25, BUILDING, KIND, PACK, VECTORS, IndexRepor
 SHARD_DOCUMENTS = 2048
 """How many vectors are kept at once; the most encoding that is lost when a build is stopped."""
 _REJECTED = "rejected.jsonl"
+_DECIDES_VECTORS = ("space", "dim", "backend", "max_document_tokens")
+"""What of an encoder's description the document vectors depend on; the rest is its name and its way with queries."""
 
 
 class _Recipe(Section):
@@ -55,7 +57,7 @@ class _Recipe(Section):
     bm25: str | None
     """How text becomes terms, None without BM25."""
     encoder: dict[str, Any] | None
-    """What the encoder says of itself, None without vectors."""
+    """Of what the encoder says of itself that which decides the vectors, None without vectors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +80,8 @@ def build_index(
 ) -> BuiltIndex:
     """Makes an index the current version of a folder, continuing a build that was stopped.
 
-    A version that was built before of the same corpus and settings is made current again, without work. Other versions
-    stay, for whoever reads them.
+    A version that was built before of the same corpus and settings is made current again, without work, also if the encoder
+    is another by name or query template only; it takes over its description. Other versions stay, for whoever reads them.
 
     Args:
         out: the index folder.
@@ -103,11 +105,12 @@ def build_index(
             f"{encoder.name}: tuned to encode queries against the vectors of another model (space {encoder.space[:12]}); "
             "build the index with that model, then search it with this one"
         )
+    description = _describe(encoder)
     recipe = _Recipe(
         on_bad_line=on_bad_line,
         chunk_words=chunk_words,
         bm25=ANALYSIS if bm25 else None,
-        encoder=None if encoder is None else encoder.describe(),
+        encoder=description and {key: description[key] for key in _DECIDES_VECTORS if key in description},
     )
     out = Path(out)
     lock = FolderLock(out)
@@ -122,11 +125,29 @@ def build_index(
             version = _publish(artifact.folder)
         else:
             _discard(artifact.folder)
+        _redescribe(version, description)
         if not (out / CURRENT).is_file() or current_version(out) != version:
             write_text_atomically(out / CURRENT, version.name + "\n")
         return BuiltIndex(folder=version, is_new=is_new, report=read_report(read_manifest(version, KIND)))
     finally:
         lock.release()
+
+
+def _describe(encoder: Encoder | None) -> dict[str, Any] | None:
+    """What an encoder says of itself; a local model by its absolute path, so that it is found from any working folder."""
+    if encoder is None:
+        return None
+    description = encoder.describe()
+    name = Path(description["name"])
+    return {**description, "name": str(name.absolute())} if name.is_dir() else description
+
+
+def _redescribe(version: Path, description: dict[str, Any] | None) -> None:
+    """Writes the encoder's description into a version whose vectors were made under another name or query template."""
+    manifest = read_manifest(version, KIND)
+    if manifest["report"].get("encoder") != description:
+        manifest["report"]["encoder"] = description
+        write_text_atomically(version / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
 
 
 def _versions(out: Path) -> list[Path]:
@@ -207,7 +228,7 @@ class _Build:
             kept=tuple(self.kept),
             seconds=self.seconds,
         )
-        self.artifact.finish(asdict(report), rejects)
+        self.artifact.finish({**asdict(report), "encoder": _describe(self.encoder)}, rejects)
 
     def _write_pack(self) -> Rejects:
         rejects = Rejects(set_aside=self.recipe.on_bad_line == "set_aside")

@@ -7,6 +7,7 @@ equal vectors get equal scores, and a query gets the same hits alone and among o
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agentir.corpus.pack import CorpusPack
-from agentir.embed.encoder import Encoder, Vectors, check_space
+from agentir.embed.encoder import EncodedQueries, Encoder, Vectors, check_space
 from agentir.errors import ArtifactError, EncoderError, MissingExtraError
 from agentir.records import Hit, SearchQuery
 from agentir.search.protocol import best_places, check_k
@@ -85,6 +86,7 @@ class DenseSearcher:
         self._pack = pack
         self._vectors = vectors
         self._encoder = encoder
+        self._encoder_lock = threading.Lock()
         self._index_name = f"{index_encoder['name']}/{index_encoder['dim']}"
         self._where = where
         self._num_threads = num_threads
@@ -94,12 +96,21 @@ class DenseSearcher:
         """See `agentir.search.protocol.Searcher.search`.
 
         Raises:
-            EncoderError: a query alone exceeds the encoder's token limit.
+            QueryTooLongError: a query alone exceeds the encoder's token limit.
         """
         check_k(k)
         if not queries:
             return []
-        return self.search_vectors(self._encoder.encode_queries(queries), k)
+        return self.search_vectors(self.encode(queries).vectors, k)
+
+    def encode(self, queries: Sequence[SearchQuery]) -> EncodedQueries:
+        """The vectors of queries; threads take turns at the encoder.
+
+        Raises:
+            QueryTooLongError: a query alone exceeds the encoder's token limit.
+        """
+        with self._encoder_lock:
+            return self._encoder.encode_queries(queries)
 
     def search_vectors(self, queries: npt.NDArray[Any], k: int) -> list[list[Hit]]:
         """The hits of query vectors, shape (queries, dim).
@@ -118,9 +129,13 @@ class DenseSearcher:
         if k == 0 or len(queries) == 0:
             return [[] for _ in queries]
         num_fetched = min(len(self._vectors), k + SPARE)
+        others = self._faiss.omp_get_max_threads()  # the setting is the process's, and PyTorch may share it
         self._faiss.omp_set_num_threads(self._num_threads)
-        inner_product = self._faiss.METRIC_INNER_PRODUCT
-        scores, rows = self._faiss.knn(queries, self._vectors, num_fetched, metric=inner_product)
+        try:
+            inner_product = self._faiss.METRIC_INNER_PRODUCT
+            scores, rows = self._faiss.knn(queries, self._vectors, num_fetched, metric=inner_product)
+        finally:
+            self._faiss.omp_set_num_threads(others)
         return [self._hits(*found, k=k) for found in zip(queries, rows, scores[:, -1], strict=True)]
 
     def _hits(self, query: Vectors, rows: npt.NDArray[np.int64], lowest: np.float32, k: int) -> list[Hit]:

@@ -4,7 +4,7 @@
     <version>/      an artifact: manifest.json, pack/, vectors.npy (one row a document), bm25/
     building/       a version that is being made, see `agentir.search.builder`
 
-A version never changes once it is there, so whoever has it open keeps reading it after a swap.
+The data files of a version never change once they are there, so whoever has it open keeps reading it after a swap.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ class Index:
     @property
     def encoder(self) -> dict[str, Any] | None:
         """What the encoder of the documents said of itself (`Encoder.describe`), None without vectors."""
-        description: dict[str, Any] | None = self.manifest["config"]["encoder"]
+        description: dict[str, Any] | None = self.manifest["report"].get("encoder")
         return description
 
     @property
     def encoder_name(self) -> str:
-        """The model that encoded the documents, as it was named when the index was built.
+        """The model that encoded the documents: the absolute path of a folder, else as it was named.
 
         Raises:
             ArtifactError: the index holds no vectors.

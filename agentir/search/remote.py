@@ -9,13 +9,17 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
-import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from agentir.errors import AgentirError, RequestError
+from agentir.errors import AgentirError, MissingExtraError, RequestError
 from agentir.records import Document
 from agentir.search.request import parse_docid
 from agentir.search.retriever import SearchResponse
+
+try:
+    import httpx
+except ModuleNotFoundError:
+    raise MissingExtraError("httpx", "serve") from None
 
 _RESPONSE = TypeAdapter(SearchResponse)
 _DOCUMENT = TypeAdapter(Document)

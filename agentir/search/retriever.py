@@ -12,20 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from agentir.embed.encoder import Vectors
+from agentir.embed.encoder import Encoder, QueryTooLongError
 from agentir.embed.load import Backend, load_encoder
-from agentir.embed.model import ModelEncoder
 from agentir.errors import EncoderError, RequestError
-from agentir.records import Document, SearchQuery
+from agentir.records import Document, Hit, SearchQuery
+from agentir.search.bm25 import Bm25Searcher
 from agentir.search.index import Index
 from agentir.search.request import DEFAULT_LIMITS, Limits, SearchRequest, parse_docid, parse_search
 
@@ -54,7 +52,7 @@ class SearchResponse:
     Attributes:
         results: at most k documents; BM25 gives fewer where no more hold a word of the query.
         index_version: identifies the content of the index that was searched.
-        reasoning_used: whether reasoning took part; BM25, and encoders whose template has no place for it, read the query.
+        reasoning_used: whether reasoning took part; BM25, and encoders that have no place for it, read the query.
         reasoning_truncated: whether the reasoning lost its oldest end, to `Limits.max_reasoning_chars` or to the encoder's
             token limit.
         reasoning: what went to the encoder: markup removed, cut to `Limits.max_reasoning_chars`; empty if none was used.
@@ -77,13 +75,14 @@ class Retriever:
         limits: the bounds of requests.
 
     Raises:
-        EncoderError: the encoder does not fit the vectors.
+        ArtifactError: the index does not hold what the searcher needs.
+        EncoderError: the encoder does not fit the vectors, or reads the question, which a search does not carry.
     """
 
     def __init__(
         self,
         index: Index,
-        encoder: ModelEncoder | None,
+        encoder: Encoder | None,
         *,
         snippet_words: int = SNIPPET_WORDS,
         limits: Limits = DEFAULT_LIMITS,
@@ -91,8 +90,13 @@ class Retriever:
         self.index = index
         self.limits = limits
         self.snippet_words = snippet_words
-        self._encoder = None if encoder is None else _OneAtATime(encoder)
-        self._searcher = index.bm25() if self._encoder is None else index.dense(self._encoder)
+        if encoder is not None and encoder.context_slot == "question":
+            raise EncoderError(
+                f"{encoder.name}: reads the question beside the query, and a search carries query and reasoning only; expected "
+                "an encoder that reads the reasoning, or the query alone"
+            )
+        self._reads_reasoning = encoder is not None and encoder.context_slot == "reasoning"
+        self._searcher = index.bm25() if encoder is None else index.dense(encoder)
 
     @classmethod
     def open(
@@ -119,7 +123,7 @@ class Retriever:
 
         Raises:
             ArtifactError: no index is there, or it does not hold what the searcher needs.
-            EncoderError: the encoder does not fit the vectors.
+            EncoderError: the encoder does not fit the vectors, or reads the question, which a search does not carry.
         """
         index = Index.open(path)
         loaded = None
@@ -138,7 +142,7 @@ class Retriever:
     @property
     def reads_reasoning(self) -> bool:
         """Whether reasoning takes part in a search."""
-        return self._encoder is not None and self._encoder.reads_reasoning
+        return self._reads_reasoning
 
     def search(self, query: str, reasoning: str = "", k: int | None = None) -> SearchResponse:
         """Finds the k documents (default 10) that fit query and reasoning best.
@@ -155,9 +159,7 @@ class Retriever:
             RequestError: the query alone exceeds the encoder's token limit.
         """
         reasoning = request.reasoning if self.reads_reasoning else ""
-        query = SearchQuery(query=request.query, reasoning=reasoning)
-        shortened = self._encoder is not None and self._encoder.shortens(query)
-        [hits] = self._searcher.search([query], request.k)
+        hits, shortened = self._find(SearchQuery(query=request.query, reasoning=reasoning), request.k)
         return SearchResponse(
             results=tuple(self._result(hit.docid, hit.score) for hit in hits),
             index_version=self.index_version,
@@ -165,6 +167,16 @@ class Retriever:
             reasoning_truncated=bool(reasoning) and (request.reasoning_truncated or shortened),
             reasoning=reasoning,
         )
+
+    def _find(self, query: SearchQuery, k: int) -> tuple[list[Hit], bool]:
+        """The hits of a query, and whether its reasoning lost its oldest end to the encoder's limit."""
+        if isinstance(self._searcher, Bm25Searcher):
+            return self._searcher.search([query], k)[0], False
+        try:
+            encoded = self._searcher.encode([query])
+        except QueryTooLongError as error:
+            raise RequestError("query", str(error).removeprefix("query: ")) from None
+        return self._searcher.search_vectors(encoded.vectors, k)[0], encoded.shortened[0]
 
     def get_document(self, docid: str) -> Document | None:
         """A whole document, None where the index holds no such docid.
@@ -209,39 +221,3 @@ def snippet(text: str, words: int) -> str:
     ends = [word.end() for word in islice(_WORD.finditer(head[: words * _CHARS_PER_WORD]), words)]
     shown = head[: ends[-1]] if ends else ""
     return shown + " …" if len(shown) < len(head.rstrip()) else shown
-
-
-class _OneAtATime:
-    """An encoder used by one thread at a time: tokenizers and model sessions are not made for more."""
-
-    def __init__(self, encoder: ModelEncoder) -> None:
-        self._encoder = encoder
-        self._lock = threading.Lock()
-        self.name = encoder.name
-        self.dim = encoder.dim
-        self.space = encoder.space
-        self.encodes_documents = encoder.encodes_documents
-        self.reads_reasoning = encoder.tokenization.template.context_slot == "reasoning"
-
-    def describe(self) -> dict[str, Any]:
-        return self._encoder.describe()
-
-    def encode_queries(self, queries: Sequence[SearchQuery]) -> Vectors:
-        with self._lock:
-            return self._encoder.encode_queries(queries)
-
-    def encode_documents(self, documents: Sequence[Document]) -> Vectors:
-        with self._lock:
-            return self._encoder.encode_documents(documents)
-
-    def shortens(self, query: SearchQuery) -> bool:
-        """Whether the token limit costs the reasoning its oldest end.
-
-        Raises:
-            RequestError: the query alone exceeds it.
-        """
-        with self._lock:
-            try:
-                return self._encoder.tokenization.queries([query])[0].shortened
-            except EncoderError as error:
-                raise RequestError("query", str(error).removeprefix("query: ")) from None

@@ -4,7 +4,7 @@ Every document stands in a batch once, however many rows name it. A matrix says 
 positive, a negative, or nothing at all (`MASKED`), so that no positive is ever pushed away as a negative:
 
 - the query's other positives, and every document with the same text as one of its positives;
-- every positive of the same question, also of rows outside the batch;
+- every positive and gold document of the same question, also of rows outside the batch;
 - the hard negatives that only other rows of the same question brought (a document that the oracle ranked low for one
   search may be what the next search of the same question looks for).
 
@@ -55,10 +55,11 @@ def choose(row: TrainingRow, num_negatives: int, seed: int, epoch: int) -> Group
 
 
 def relevant_keys(rows: Iterable[TrainingRow], keys: Mapping[str, str]) -> dict[str, set[str]]:
-    """Question -> keys of all documents that any of its rows names as a positive."""
+    """Question -> keys of its gold documents and of all documents that any of its rows names as a positive."""
     relevant: dict[str, set[str]] = {}
     for row in rows:
-        relevant.setdefault(row.question, set()).update(keys[docid] for docid in row.positives)
+        known = (docid for docid in (*row.positives, *row.gold) if docid in keys)
+        relevant.setdefault(row.question, set()).update(keys[docid] for docid in known)
     return relevant
 
 
@@ -70,7 +71,7 @@ def relations(
     Args:
         groups: the rows of the batch.
         keys: docid -> key that documents of the same text share.
-        relevant: question -> keys of its positives, see `relevant_keys`.
+        relevant: question -> keys of its positives and gold documents, see `relevant_keys`.
 
     Returns:
         docids, each once and no two with the same text, and an int64 matrix (rows, documents) of `MASKED`, `NEGATIVE`

@@ -37,8 +37,8 @@ class Config(ProgramConfig):
     """Encode passages with the trained model, or look their vectors up in the index and tune the query side only."""
     input: Input = "reasoning+query"
     """What the query side reads."""
-    task: str = ""
-    """Task of the instruction before the query ("Instruct: ..."); empty for models that know no instruction."""
+    task: str | None = None
+    """Task of the instruction before the query ("Instruct: ..."), empty for none; default: what the model has."""
     newline: Newline = "literal"
     """Separator inside the instruction: backslash and n, as AgentIR-4B was trained, or a line feed."""
     max_query_tokens: int | None = Field(None, ge=8)
@@ -59,7 +59,7 @@ class Config(ProgramConfig):
     """Share of the steps over which the learning rate rises (Tevatron: 0.1)."""
     weight_decay: float = 0.0
     """AdamW's weight decay."""
-    seeds: tuple[int, ...] = (1,)
+    seeds: tuple[int, ...] = Field((1,), min_length=1)
     """One model is trained a seed."""
     train_on_dev: bool = False
     """Train on the development rows too after the search; the final models are then not evaluated on them."""

@@ -1,23 +1,27 @@
 """Training rows: queries with the ids of their positives and hard negatives, from any of the field's layouts.
 
 Read are the `examples` artifact of `agentir synth build`, Tevatron/AgentIR JSON lines (`positive_passages`,
-`negative_passages`), rows of plain texts (`query`, `positive(s)` or `pos`, `negative(s)` or `neg`), and rows of ids
-(`positive_ids`, `negative_ids`) beside a corpus. A bare string where a list of texts belongs is refused.
+`negative_passages`), the columns of sentence-transformers (`anchor`, `positive`, `negative`, `negative_1` ...), rows of
+plain texts (`query`, `positive(s)` or `pos`, `negative(s)` or `neg`), and rows of ids (`positive_ids`, `negative_ids`)
+beside a corpus. A bare string where a list of texts belongs is refused. A query that is AgentIR's rendered text is taken
+apart into reasoning and query, so that it is rendered once and its reasoning may be shortened.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from agentir.embed.template import EMPTY
 from agentir.errors import InputError
-from agentir.jsonl import Rejects, as_id, iter_objects
+from agentir.jsonl import Rejects, add_validation_faults, as_id, iter_objects
 from agentir.records import Document, SearchQuery, TrainingExample
 
 
@@ -25,8 +29,8 @@ from agentir.records import Document, SearchQuery, TrainingExample
 class TrainingRow:
     """One query to train on.
 
-    `question` names what the query was asked for: rows of one question are never each other's negatives. `pool` holds
-    the documents the oracle ranked, where known, for evaluation.
+    `question` names what the query was asked for: rows of one question are never each other's negatives. `gold` holds
+    the gold documents of the question and `pool` the documents the oracle ranked, where they are known.
     """
 
     rowid: str
@@ -34,10 +38,13 @@ class TrainingRow:
     query: SearchQuery
     positives: tuple[str, ...]
     negatives: tuple[str, ...]
+    gold: tuple[str, ...] = ()
     pool: tuple[str, ...] = ()
 
 
 _EXAMPLE = TypeAdapter(TrainingExample)
+_OPENING, _BETWEEN = "Reasoning: ", "\n\nQuery: "
+_NEGATIVE_COLUMN = re.compile(r"negative(?:_(\d+))?")
 _TEXT_KEYS = (("positive", "positives", "pos"), ("negative", "negatives", "neg"))
 _ID_KEYS = (("positive_ids", "positive_document_ids"), ("negative_ids", "negative_document_ids"))
 _PASSAGE_KEYS = ("positive_passages", "negative_passages")
@@ -51,11 +58,17 @@ def read_rows(path: str | Path, rejects: Rejects, documents: dict[str, Document]
         rejects: where lines that do not fit go.
         documents: documents by docid; texts that stand in the rows themselves are added to it.
     """
-    rows = []
+    rows: list[TrainingRow] = []
+    lines: dict[str, int] = {}
     for number, value in iter_objects(path, rejects):
         row = _read_row(value, str(path), number, rejects, documents)
-        if row is not None:
-            rows.append(row)
+        if row is None:
+            continue
+        if row.rowid in lines:
+            rejects.add(path, number, "query_id", f"an id of its own (line {lines[row.rowid]} has it)", row.rowid)
+            continue
+        lines[row.rowid] = number
+        rows.append(row)
     return rows
 
 
@@ -65,46 +78,67 @@ def _read_row(
     if "subquery" in value:
         return _from_example(value, path, number, rejects)
     before = len(rejects.items)
+    if "anchor" in value:
+        value = _from_columns(value)
     query = value.get("query", value.get("query_text"))
     if not isinstance(query, str) or not query.strip():
         rejects.add(path, number, "query", "a text that is not blank", query)
-    sides: list[tuple[str, ...]] = []
-    for side in (0, 1):
-        if _PASSAGE_KEYS[side] in value:
-            passages = _passages(value[_PASSAGE_KEYS[side]], _PASSAGE_KEYS[side], path, number, rejects)
-        elif (key := next((key for key in _ID_KEYS[side] if key in value), None)) is not None:
-            sides.append(_ids(value[key], key, path, number, rejects))
-            continue
-        else:
-            key = next((key for key in _TEXT_KEYS[side] if key in value), _TEXT_KEYS[side][0])
-            passages = _texts(value.get(key, [] if side else None), key, path, number, rejects)
-        documents.update((document.docid, document) for document in passages)
-        sides.append(tuple(document.docid for document in passages))
-    if len(rejects.items) == before and not sides[0]:
+    rowid = as_id(value.get("query_id", f"line{number}"))
+    if rowid is None:
+        rejects.add(path, number, "query_id", "an id (a text or an integer)", value["query_id"])
+    positives, negatives = (_side(value, side, path, number, rejects, documents) for side in (0, 1))
+    if len(rejects.items) == before and not positives:
         rejects.add(path, number, "positive", "at least one positive", value)
     if len(rejects.items) > before:
         return None
-    assert isinstance(query, str)
-    rowid = str(value.get("query_id", f"line{number}"))
-    question = rowid.rsplit("_turn", 1)[0] if "query_id" in value else query
+    assert isinstance(query, str) and rowid is not None
     return TrainingRow(
-        rowid=rowid, question=question, query=SearchQuery(query=query), positives=sides[0], negatives=sides[1]
+        rowid=rowid,
+        question=rowid.rsplit("_turn", 1)[0] if "query_id" in value else query,
+        query=parse_query(query),
+        positives=positives,
+        negatives=negatives,
     )
+
+
+def parse_query(text: str) -> SearchQuery:
+    """The search that a training text stands for; AgentIR's rendered form is taken apart."""
+    reasoning, between, query = text.removeprefix(_OPENING).rpartition(_BETWEEN)
+    if not text.startswith(_OPENING) or not between or not query.strip():
+        return SearchQuery(query=text)
+    return SearchQuery(query=query, reasoning="" if reasoning == EMPTY else reasoning)
+
+
+def _from_columns(value: dict[str, Any]) -> dict[str, Any]:
+    """A row of sentence-transformers columns as one of plain texts."""
+    found = [(key, match) for key in value if (match := _NEGATIVE_COLUMN.fullmatch(key))]
+    negatives = [value[key] for key, match in sorted(found, key=lambda each: int(each[1][1] or 0))]
+    return {"query": value["anchor"], "positive": [value.get("positive")], "negative": negatives}
+
+
+def _side(
+    value: dict[str, Any], side: int, path: str, number: int, rejects: Rejects, documents: dict[str, Document]
+) -> tuple[str, ...]:
+    """The docids of a row's positives (side 0) or negatives (1); texts that stand in the row are added to `documents`."""
+    if (key := next((key for key in _ID_KEYS[side] if key in value), None)) is not None:
+        return _ids(value[key], key, path, number, rejects)
+    if _PASSAGE_KEYS[side] in value:
+        passages = _passages(value[_PASSAGE_KEYS[side]], _PASSAGE_KEYS[side], path, number, rejects)
+    else:
+        key = next((key for key in _TEXT_KEYS[side] if key in value), _TEXT_KEYS[side][0])
+        passages = _texts(value.get(key, [] if side else None), key, path, number, rejects)
+    for document in passages:
+        if documents.setdefault(document.docid, document) != document:
+            rejects.add(path, number, "docid", "the text that an earlier row has for it", document.docid)
+    return tuple(document.docid for document in passages)
 
 
 def _from_example(value: dict[str, Any], path: str, number: int, rejects: Rejects) -> TrainingRow | None:
     try:
         example: TrainingExample = _EXAMPLE.validate_json(json.dumps(value))
     except ValidationError as error:
-        for problem in error.errors(include_url=False):
-            name = ".".join(str(part) for part in problem["loc"])
-            rejects.add(path, number, name, problem["msg"].removeprefix("Input should be "), problem["input"])
+        add_validation_faults(rejects, path, number, error)
         return None
-    return row_of_example(example)
-
-
-def row_of_example(example: TrainingExample) -> TrainingRow:
-    """The training row of an example made by `agentir synth build`."""
     sub = example.subquery
     return TrainingRow(
         rowid=sub.subqid,
@@ -112,6 +146,7 @@ def row_of_example(example: TrainingExample) -> TrainingRow:
         query=SearchQuery(query=sub.query, reasoning=sub.reasoning, question=sub.question),
         positives=example.positive_docids,
         negatives=example.negative_docids,
+        gold=example.gold_docids,
         pool=example.oracle_order,
     )
 
@@ -173,10 +208,3 @@ def refuse_dangling(rows: Sequence[TrainingRow], known: Mapping[str, Any] | set[
         raise InputError(
             f"{where}: {len(missing)} document ids of the training rows are not in the corpus: {'; '.join(shown)}"
         )
-
-
-def document_keys(documents: Iterable[Document]) -> Iterator[tuple[str, str]]:
-    """(docid, key) pairs where documents with the same text, white space and case apart, share a key."""
-    for document in documents:
-        folded = " ".join(document.text.split()).casefold()
-        yield document.docid, hashlib.sha256(folded.encode()).hexdigest()

@@ -17,6 +17,8 @@ from agentir.train.data import TrainingRow
 
 DEV_MEASURES = ("nDCG@10", "Recall@5")
 DEPTH = 10
+BLOCK = 64
+"""Queries that are compared with the pool at once."""
 EVAL_TOKENS = 4096
 """Tokens of an evaluation batch."""
 
@@ -64,13 +66,14 @@ class DevEvaluator(BaseEvaluator):
             assert self.documents is not None
             ids = self.tokenization.documents([self.documents[docid] for docid in self.pool])
             vectors = self._encode(model, ids)
-        scores = queries @ np.asarray(vectors).T
-        depth = min(DEPTH, scores.shape[1])
-        top = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
-        run = {
-            row.rowid: [Hit(docid=self.pool[column], score=float(scores[index, column])) for column in top[index]]
-            for index, row in enumerate(self.rows)
-        }
+        run = {}
+        for start in range(0, len(self.rows), BLOCK):
+            scores = queries[start : start + BLOCK] @ np.asarray(vectors).T
+            depth = min(DEPTH, scores.shape[1])
+            top = np.argpartition(scores, -depth, axis=1)[:, -depth:]
+            for index, row in enumerate(self.rows[start : start + BLOCK]):
+                hits = [Hit(docid=self.pool[column], score=float(scores[index, column])) for column in top[index]]
+                run[row.rowid] = hits
         qrels = {row.rowid: dict.fromkeys(row.positives, 1) for row in self.rows}
 
         evaluation = evaluate(run, qrels, DEV_MEASURES)

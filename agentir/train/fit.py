@@ -120,7 +120,7 @@ def search(
                 epochs=trial.epochs,
                 seed=trial.seed,
                 measures=measures,
-                seconds=round(figures["train_runtime"], 1),
+                seconds=figures["seconds"],
             )
             log.append(point)
             points.append(point)
@@ -165,7 +165,7 @@ def train_seed(
         save_model(tuned, part, tokenization, None if passages.frozen is None else index)
         os.replace(part, folder)
         sync_folder(artifact.folder)
-        shutil.rmtree(checkpoints, ignore_errors=True)
+    shutil.rmtree(checkpoints, ignore_errors=True)
     saved: dict[str, Any] = json.loads(figures_path.read_text(encoding="utf-8"))
     return saved
 

@@ -15,17 +15,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentir.artifacts import Artifact
-from agentir.corpus.loaders import read_documents
-from agentir.embed.load import load_model, own_template
-from agentir.embed.template import template_for
+from agentir.artifacts import CURRENT, Artifact
+from agentir.corpus.text_key import text_key
+from agentir.embed.load import load_model, space_of, template_of, token_limits
+from agentir.embed.template import QueryTemplate, instruction
 from agentir.embed.tokens import Tokenization
-from agentir.errors import ConfigError, InputError
+from agentir.errors import ConfigError, EncoderError, InputError, MissingExtraError
 from agentir.jsonl import Rejects
 from agentir.records import Document
+from agentir.search.documents import find_documents
 from agentir.search.index import Index
 from agentir.train.config import Config
-from agentir.train.data import TrainingRow, document_keys, read_rows, refuse_dangling
+from agentir.train.data import TrainingRow, read_rows, refuse_dangling
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -44,26 +45,34 @@ def main(config: Config) -> None:
     if not rows and not rejects.items:
         raise InputError(f"{train_file}: expected training rows, found none")
     index = open_index(config)
-    add_corpus(config, index, rejects, documents, rows + dev_rows)
+    if config.corpus is not None:
+        named = {docid for row in rows + dev_rows for docid in (*row.positives, *row.negatives, *row.gold, *row.pool)}
+        documents |= find_documents(config.corpus, named - documents.keys(), rejects)
     rejects.check()
     refuse_dangling(rows + dev_rows, documents, str(config.corpus or train_file))
 
-    inputs = {"examples": config.examples} | {
-        name: path for name in ("dev", "corpus") if (path := getattr(config, name))
-    }
+    given = {"dev": config.dev, "corpus": config.corpus, "model": local_model(config.model)}
+    inputs = {"examples": config.examples} | {name: path for name, path in given.items() if path is not None}
     with Artifact(config.out, "model", config, inputs) as artifact:
         if artifact.complete:
             print(f"{config.out}: already trained; nothing to do")
             return
-        from agentir.train.fit import search, settings_of, train_seed
+        try:
+            from agentir.train.fit import search, settings_of, train_seed
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(error.name or "sentence-transformers", "train") from None
 
-        model = load_model(config.model, device=config.device)
-        template = replace(
-            template_for(config.input, task=config.task, newline=config.newline),
-            document_instruction=own_template(model).document_instruction,
-        )
-        tokenization = Tokenization(model.tokenizer, template, *token_limits(config, model))
-        passages = make_passages(config, index, documents)
+        # float32 whatever the checkpoint holds: AdamW's small updates would be lost in bfloat16 weights
+        model = load_model(config.model, device=config.device, dtype="float32")
+        template = template_of(config.model, model, config.input)
+        if config.task is not None:
+            task = instruction(config.task, config.newline) if config.task else ""
+            template = replace(template, instruction=task)
+        limits = token_limits(config.model, model, config.max_query_tokens, config.max_document_tokens)
+        tokenization = Tokenization(model.tokenizer, template, *limits)
+        if index is not None:
+            check_base(config, index, model, template)
+        passages = make_passages(index, documents)
         evaluator = make_evaluator(dev_rows, tokenization, index, passages)
         start = settings_of(config, model)
         points = search(config, artifact, model, rows, tokenization, passages, start, evaluator)
@@ -111,39 +120,43 @@ def row_files(config: Config) -> tuple[Path, Path | None]:
     return config.examples / "train.jsonl", dev if has_dev else None
 
 
+def local_model(name: str) -> Path | None:
+    """The folder of a model that lies on this machine; it may change, so it is an input."""
+    return Path(name) if Path(name).is_dir() else None
+
+
 def open_index(config: Config) -> Index | None:
-    """The index of the corpus, where the corpus is one; frozen passages need one with vectors."""
-    is_index = config.corpus is not None and config.corpus.is_dir() and not (config.corpus / "corpus.jsonl").exists()
-    index = Index.open(config.corpus) if is_index and config.corpus is not None else None
-    if config.passages == "frozen" and (index is None or not index.has_vectors):
-        raise ConfigError(f"corpus: frozen passages need an index folder with vectors, found {config.corpus}")
-    return index
+    """The index that holds the frozen passages, None for joint training."""
+    if config.passages == "joint":
+        return None
+    if config.corpus is not None and (config.corpus / CURRENT).is_file():
+        index = Index.open(config.corpus)
+        if index.has_vectors:
+            return index
+    raise ConfigError(f"corpus: frozen passages need an index folder with vectors, found {config.corpus}")
 
 
-def add_corpus(
-    config: Config, index: Index | None, rejects: Rejects, documents: dict[str, Document], rows: Sequence[TrainingRow]
-) -> None:
-    """Adds the documents that the rows name, from the index or the corpus file."""
-    named = {docid for row in rows for docid in (*row.positives, *row.negatives, *row.pool)}
-    if index is not None:
-        found = {docid: row for docid in named if (row := index.pack.row(docid)) is not None}
-        documents.update((docid, index.pack.document(row)) for docid, row in found.items())
-    elif config.corpus is not None:
-        documents.update((doc.docid, doc) for doc in read_documents(config.corpus, rejects) if doc.docid in named)
+def check_base(config: Config, index: Index, model: SentenceTransformer, template: QueryTemplate) -> None:
+    """Refuses to tune a query encoder against the vectors of another model.
+
+    Raises:
+        EncoderError: the index was not encoded by the model that training starts from.
+    """
+    dim, space = int(model.get_embedding_dimension() or 0), space_of(config.model, model, template)
+    assert index.encoder is not None
+    if (dim, space) != (index.encoder["dim"], index.encoder["space"]):
+        raise EncoderError(
+            f"{config.corpus}: its vectors were made by {index.encoder['name']}, of {index.encoder['dim']} dimensions; "
+            f"expected {config.model}, of {dim}, from which training starts: build the index with it, or train jointly"
+        )
 
 
-def token_limits(config: Config, model: SentenceTransformer) -> tuple[int, int]:
-    """Limits of queries and documents: given, else the model's own."""
-    own = int(model.max_seq_length or model.tokenizer.model_max_length)
-    return config.max_query_tokens or own, config.max_document_tokens or own
-
-
-def make_passages(config: Config, index: Index | None, documents: Mapping[str, Document]) -> Passages:
+def make_passages(index: Index | None, documents: Mapping[str, Document]) -> Passages:
     """Where the trainer takes passage vectors from."""
     from agentir.train.trainer import Passages
 
-    keys = dict(document_keys(documents.values()))
-    if config.passages == "joint" or index is None:
+    keys = {docid: text_key(document) for docid, document in documents.items()}
+    if index is None:
         return Passages(keys=keys, documents=documents)
     rows = {docid: row for docid in documents if (row := index.pack.row(docid)) is not None}
     vectors = index.vectors

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
+import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -139,13 +143,14 @@ def train(
         tokenization: template, tokenizer and limits; queries are tokenized once.
         passages: where the documents' vectors come from.
         settings: the run's settings.
-        evaluator: measured at the end of every epoch, if given.
+        evaluator: measured at the end, if given.
         checkpoints: folder for checkpoints; a run that was stopped continues from the last one in it.
         save_steps: steps between checkpoints; 0 saves at the end of each epoch.
         name: what the progress bar calls the run.
 
     Returns:
-        The trainer's figures (loss, seconds, steps), and the evaluator's at the end.
+        `loss` (the mean of all steps), `num_steps`, `resumed_from_step`, the `seconds` and `num_without_negative` since
+        then, `num_shortened` queries, and the evaluator's measures as `dev_...`.
 
     Raises:
         ConfigError: there are fewer rows than one batch, or every batch would hold a single document.
@@ -176,39 +181,54 @@ def train(
         bf16=settings.bf16,
         dataloader_drop_last=True,
         dataloader_pin_memory=torch.cuda.is_available(),
-        eval_strategy="epoch" if evaluator else "no",
+        eval_strategy="no",
         save_strategy=saving,
         save_steps=save_steps or 500,
         save_total_limit=2,
-        logging_steps=10,
+        logging_steps=1,
         report_to=settings.logging,
         disable_tqdm=True,
         seed=settings.seed,
         data_seed=settings.seed,
         use_cpu=model.device.type == "cpu",
     )
+    arguments._n_gpu = min(arguments.n_gpu, 1)  # otherwise the batch would silently be split over all GPUs
     loss = MaskedInfoNCE(model, settings.temperature)
     trainer = _Trainer(
         model=model,
         args=arguments,
         train_dataset=Dataset.from_dict({"row": list(range(len(rows)))}),
         loss=loss,
-        evaluator=evaluator,
         data_collator=collator,  # type: ignore[arg-type]
         callbacks=[_EpochCallback(collator, len(rows) // settings.batch_size), _Progress(name)],
     )
     trainer.remove_callback(PrinterCallback)
     last = None if checkpoints is None else last_checkpoint(checkpoints)
-    figures: dict[str, float] = dict(trainer.train(resume_from_checkpoint=last).metrics)
-    figures["num_steps"] = trainer.state.global_step
-    figures["num_without_negative"] = loss.num_without_negative
-    figures["num_shortened"] = sum(query.shortened for query in tokenized)
+    metrics = trainer.train(resume_from_checkpoint=last).metrics
+    figures: dict[str, float] = {
+        "loss": fmean(entry["loss"] for entry in trainer.state.log_history if "loss" in entry),
+        "num_steps": trainer.state.global_step,
+        "resumed_from_step": 0 if last is None else int(last.rsplit("-", 1)[1]),
+        "seconds": round(metrics["train_runtime"], 1),
+        "num_without_negative": loss.num_without_negative,
+        "num_shortened": sum(query.shortened for query in tokenized),
+    }
     if evaluator is not None:
         figures |= {f"dev_{name}": value for name, value in evaluator(model).items()}
     scratch.cleanup()
     del trainer
-    gc.collect()  # the trainer and its model refer to each other; optimizer states of several trials would add up
+    free_memory()
     return figures
+
+
+def free_memory() -> None:
+    """Gives memory back to the system, so that trials do not add up.
+
+    The trainer and its model refer to each other, and the C library keeps what PyTorch freed.
+    """
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def last_checkpoint(folder: Path) -> str | None:
@@ -233,5 +253,7 @@ def check_batches(rows: Sequence[TrainingRow], settings: Settings) -> None:
             f"batch_size: expected at most the number of training rows ({len(rows)}), found {settings.batch_size}; "
             "smaller batches are left out, so there would be nothing to train on"
         )
+    if (world := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        raise ConfigError(f"WORLD_SIZE: expected 1, found {world}; training runs in one process, on one device")
     if settings.batch_size == 1 and not any(row.negatives for row in rows):
         raise ConfigError("batch_size: a batch of one row without negatives has nothing to learn from; use 2 or more")

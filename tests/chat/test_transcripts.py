@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from agentir.chat.transcripts import (
-    TranscriptError,
     after_thinking,
     clean_reasoning,
     docids_in,
@@ -14,7 +13,7 @@ from agentir.chat.transcripts import (
     split_thinking,
     turns_from_messages,
 )
-from agentir.jsonl import Rejects
+from agentir.jsonl import Misfit, Rejects
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
 
@@ -200,7 +199,7 @@ def test_where_ids_repeat_or_lack_the_latest_waiting_call_is_answered() -> None:
     ],
 )
 def test_messages_that_do_not_fit_are_named(messages: list[Any], fault: str) -> None:
-    with pytest.raises(TranscriptError) as raised:
+    with pytest.raises(Misfit) as raised:
         turns_from_messages(messages)
     assert str(raised.value) == fault
 

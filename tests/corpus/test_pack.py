@@ -57,6 +57,7 @@ def test_documents_come_back_as_they_were(tmp_path: Path) -> None:
         assert pack.title(1) == ""
         assert pack.text(2) == "日本語 \0 text"
         assert pack.documents(1, 99) == DOCUMENTS[1:]
+        assert pack.find(["a", "c", "b", "a"]) == [DOCUMENTS[0], DOCUMENTS[2]]
         assert pack.docid_ranks.tolist() == [1, 2, 0]
         assert pack.report == PackReport(num_documents=3, num_empty=1, empty_docids=("ä",), num_chunks=0)
 

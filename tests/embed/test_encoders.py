@@ -9,7 +9,7 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer.modules import Pooling
 
-from agentir.embed.encoder import check_space
+from agentir.embed.encoder import QueryTooLongError, check_space
 from agentir.embed.load import load_encoder, model_folder, write_encoder_file
 from agentir.embed.model import pad_batch, token_batches
 from agentir.embed.template import agentir_template, template_for
@@ -88,7 +88,7 @@ def test_changing_the_query_changes_the_vector_and_old_reasoning_does_not() -> N
             SearchQuery(query=long["query"], reasoning="step0 nothing; " + long["reasoning"]),
             SearchQuery(query="rivers of Bolivia", reasoning=long["reasoning"]),
         ]
-    )
+    ).vectors
     np.testing.assert_allclose(first, other_start, atol=1e-6)
     assert first @ other_query < 0.99
 
@@ -147,7 +147,17 @@ def test_limit_beyond_the_model_is_refused() -> None:
 
 
 def test_no_queries_give_no_vectors() -> None:
-    assert load_encoder(MINILM, backend="torch").encode_queries([]).shape == (0, 384)
+    encoded = load_encoder(MINILM, backend="torch").encode_queries([])
+    assert (encoded.vectors.shape, encoded.shortened) == ((0, 384), ())
+
+
+def test_queries_say_whether_they_were_shortened_and_are_refused_where_that_does_not_help() -> None:
+    encoder = load_encoder(MINILM, backend="torch", template=template_for("reasoning+query"), max_tokens=32)
+    assert encoder.context_slot == "reasoning"
+    long = SearchQuery(query="capital of Peru", reasoning="Lima or Cusco? " * 20)
+    assert encoder.encode_queries([long, SearchQuery(query="capital of Peru")]).shortened == (True, False)
+    with pytest.raises(QueryTooLongError, match="query: expected at most 32 tokens"):
+        encoder.encode_queries([SearchQuery(query="Lima " * 40)])
 
 
 def test_batches_hold_every_row_once_within_the_budget() -> None:

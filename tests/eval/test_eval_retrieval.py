@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,17 @@ def inputs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def arguments(folder: Path, *more: str) -> list[str]:
+def arguments(folder: Path, *more: str, searcher: str | None = "bm25") -> list[str]:
     paths = {"examples": "heldout.jsonl", "questions": "questions.jsonl", "index": "index", "out": "out"}
     options = [text for name, path in paths.items() for text in (f"--{name}", str(folder / path))]
-    return ["eval", "retrieval", *options, "--system", "BM25", "--searcher", "bm25", *more]
+    chosen = [] if searcher is None else ["--searcher", searcher]
+    return ["eval", "retrieval", *options, "--system", "BM25", *chosen, *more]
+
+
+def run_file(folder: Path, text: str) -> list[str]:
+    """The arguments to evaluate a run of another system."""
+    (folder / "theirs.trec").write_text(text, encoding="utf-8")
+    return arguments(folder, "--run", str(folder / "theirs.trec"), searcher=None)
 
 
 def report_of(folder: Path) -> dict[str, Any]:
@@ -142,6 +150,14 @@ def test_a_stopped_evaluation_goes_on_where_it_was(inputs: Path) -> None:
         (example("q1", 5, "x", "", "gone"), "sub-query 'q1_turn5': its relevant document 'gone' is not in the index"),
         (example("q7", 0, "x", "", "mead"), "sub-query 'q7_turn0': its question 'q7' is not in the questions file"),
         (EXAMPLES[0], "sub-query 'q1_turn0': listed twice"),
+        (
+            example("q 1", 0, "x", "", "mead"),
+            "sub-query 'q 1_turn0': TREC files cannot hold the id 'q 1_turn0', since it is empty or has white space",
+        ),
+        (
+            example("q1", 5, "x", "", "mead", "two words"),
+            "sub-query 'q1_turn5': TREC files cannot hold the id 'two words', since it is empty or has white space",
+        ),
     ],
 )
 def test_sub_queries_that_cannot_be_evaluated_stop_it_or_are_counted(
@@ -155,6 +171,82 @@ def test_sub_queries_that_cannot_be_evaluated_stop_it_or_are_counted(
     report = report_of(inputs / "out")
     assert report["num_subqueries"] == 4
     assert report["left_out"] == [text]
+
+
+def test_documents_that_no_run_file_can_hold_stop_it_before_any_search(inputs: Path) -> None:
+    write_jsonl(inputs / "corpus.jsonl", [*CORPUS, {"docid": "two words", "text": "Nothing that anybody looks for."}])
+    build_index(inputs / "index", inputs / "corpus.jsonl")
+    with pytest.raises(InputError, match=r"the index: TREC files separate .* found 1 others: 'two words'; rename them"):
+        run(arguments(inputs))
+    assert not (inputs / "out").exists()
+
+
+TREC = """q1_turn0 Q0 fortune 1 9.5 theirs
+q1_turn0 Q0 oslo 2 8 theirs
+q1_turn1 Q0 elsewhere 1 3 theirs
+q1_turn1 Q0 mead 2 2.5 theirs
+q2_turn0 Q0 oslo 2 1 theirs
+q2_turn0 Q0 bergen 1 0.5 theirs
+q9_turn0 Q0 oslo 1 1 theirs
+"""
+
+
+def test_a_run_of_another_system_is_measured_without_a_search(
+    inputs: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    run(run_file(inputs, TREC))
+    assert not recwarn.list
+    values = read_query_values(inputs / "out", ["MRR@10"])
+    assert {subqid: item.values["MRR@10"] for subqid, item in values.items()} == {
+        "q1_turn0": 1.0,
+        "q1_turn1": 0.5,
+        "q2_turn0": 1.0,
+        "q2_turn1": 0.0,
+    }
+    assert values["q1_turn1"].slices == ("all", "later turns", "gold title not in query", "gold first list")
+    manifest = read_manifest(inputs / "out", "evaluation")
+    report = manifest["report"]
+    assert report["notes"] == [
+        "4 evaluated",
+        "missing from the run (count 0): 1 query: q2_turn1",
+        "in the run but not in the qrels (ignored): 1 query: q9_turn0",
+        "the rank column disagrees with the scores (the scores count) in 1 query: q2_turn0",
+        "documents of the run that the index does not hold (not relevant): 1, the first is 'elsewhere'",
+    ]
+    assert (report["encoder"], report["seconds"], report["ms_per_query"]) == (None, None, None)
+    assert manifest["inputs"]["run"]["path"] == str(inputs / "theirs.trec")
+    assert "q9_turn0" in capsys.readouterr().out
+    assert (inputs / "out" / "run.txt").read_text().startswith("q1_turn0 Q0 fortune 1 9.5 external\n")
+
+
+def test_a_run_of_another_system_is_compared_with_a_search(inputs: Path) -> None:
+    run(arguments(inputs, "--out", str(inputs / "ours")))
+    run([*run_file(inputs, TREC), "--out", str(inputs / "theirs")])
+    systems = "".join(
+        f'[[systems]]\nname = "{name}"\nevaluations = ["{inputs / name}"]\n' for name in ("ours", "theirs")
+    )
+    (inputs / "report.toml").write_text(f'out = "{inputs / "report"}"\ndifferences = [["ours", "theirs"]]\n{systems}')
+    run(["eval", "report", "--config", str(inputs / "report.toml")])
+    page = (inputs / "report" / "report.html").read_text(encoding="utf-8")
+    assert page.count('<td class="n">–</td></tr>') == 1  # milliseconds a query of the run made elsewhere
+
+
+def test_settings_of_a_search_warn_where_a_run_is_given(inputs: Path) -> None:
+    with pytest.warns(UserWarning) as warned:
+        run([*run_file(inputs, TREC), "--searcher", "dense", "--k", "5"])
+    assert [str(each.message) for each in warned] == [
+        f"{name}: ignored, the run was made elsewhere" for name in ("searcher", "k")
+    ]
+
+
+def test_a_run_that_does_not_fit_is_refused_before_anything_is_written(inputs: Path) -> None:
+    with pytest.raises(InputError, match=r"theirs\.trec:8: .*6 columns"):
+        run(run_file(inputs, TREC + "q1_turn0 Q0 mead\n"))
+    with pytest.raises(InputError, match="the run: TREC files separate"):
+        run(run_file(inputs, "q1_turn0 Q0 no\u00a0break 1 1 theirs\n"))
+    with pytest.raises(InputError, match=r"gone\.trec: no such file"):
+        run(arguments(inputs, "--run", str(inputs / "gone.trec"), searcher=None))
+    assert not (inputs / "out").exists()
 
 
 def test_lines_that_do_not_fit_are_set_aside_and_counted(inputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,7 +281,10 @@ def test_settings_that_cannot_be_are_refused_and_ignored_ones_warn(inputs: Path)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sentence-transformers model of one small layer with random weights, over the words of the corpus."""
+    """A sentence-transformers model of one small layer with random weights, over the words of the corpus.
+
+    It names a prompt for queries.
+    """
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
@@ -217,7 +312,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     BertModel(config).save_pretrained(folder / "bare")
     tokenizer.save_pretrained(folder / "bare")
     bare = Transformer(str(folder / "bare"), max_seq_length=64)
-    SentenceTransformer(modules=[bare, Pooling(16), Normalize()], device="cpu").save(str(folder / "whole"))
+    modules = [bare, Pooling(16), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu", prompts={"query": "zebra "}).save(str(folder / "whole"))
     return folder / "whole"
 
 
@@ -229,9 +325,9 @@ def test_dense_search_gives_the_encoder_what_is_asked_for(tmp_path: Path, model:
     build_index(
         tmp_path / "index", tmp_path / "corpus.jsonl", encoder=load_encoder(str(model), backend="torch"), bm25=False
     )
-    common = ("--searcher", "dense", "--backend", "torch", "--k", "3", "--input", shown)
-    run(arguments(tmp_path, *common, "--encoder", str(model)))
-    template = template_for(shown)  # type: ignore[arg-type]
+    given = ("--backend", "torch", "--k", "3", "--input", shown, "--encoder", str(model))
+    run(arguments(tmp_path, *given, searcher="dense"))
+    template = replace(template_for(shown), instruction="zebra ")  # type: ignore[arg-type]
     encoder = load_encoder(str(model), backend="torch", template=template)
     subqueries = [each.subquery for each in read_records(tmp_path / "heldout.jsonl", TrainingExample)]
     queries = [SearchQuery(query=sub.query, reasoning=sub.reasoning, question=sub.question) for sub in subqueries]

@@ -5,27 +5,33 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from agentir.embed.encoder import Vectors
+from agentir.embed.encoder import EncodedQueries, Vectors
 from agentir.records import Document, SearchQuery
 
 
 class HashedEncoder:
-    def __init__(self, name: str = "hashed", dim: int = 16, encodes_documents: bool = True) -> None:
+    """`described` is what it says of itself beside name, dim and space; `num_encoded` counts documents."""
+
+    context_slot: Literal["reasoning"] = "reasoning"
+
+    def __init__(self, name: str = "hashed", dim: int = 16, encodes_documents: bool = True, **described: Any) -> None:
         self.name = name
         self.dim = dim
         self.space = hashlib.sha256(f"hashed/{dim}".encode()).hexdigest()
         self.encodes_documents = encodes_documents
+        self.described = described
         self.num_encoded = 0
 
     def describe(self) -> dict[str, Any]:
-        return {"name": self.name, "dim": self.dim, "space": self.space}
+        return {"name": self.name, "dim": self.dim, "space": self.space, **self.described}
 
-    def encode_queries(self, queries: Sequence[SearchQuery]) -> Vectors:
-        return np.stack([self._encode(f"{query.reasoning} {query.query}") for query in queries])
+    def encode_queries(self, queries: Sequence[SearchQuery]) -> EncodedQueries:
+        vectors = np.stack([self._encode(f"{query.reasoning} {query.query}") for query in queries])
+        return EncodedQueries(vectors=vectors, shortened=(False,) * len(queries))
 
     def encode_documents(self, documents: Sequence[Document]) -> Vectors:
         self.num_encoded += len(documents)

@@ -174,3 +174,15 @@ def test_coarse_vectors_full_of_ties_are_found_as_by_brute_force(
     docids = [f"d{row}" for row in data.draw(st.permutations(range(num_rows)))]
     found = searcher(tmp_path_factory.mktemp("dense"), vectors, docids).search_vectors(queries, k)
     assert found == [brute_force(vectors, query, docids, k) for query in queries]
+
+
+def test_search_leaves_the_threads_of_the_process_as_they_were(tmp_path: Path) -> None:
+    import faiss
+
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(2)
+    try:
+        searcher(tmp_path, np.eye(4, dtype=np.float32)).search_vectors(np.eye(4, dtype=np.float32)[:1], 1)
+        assert faiss.omp_get_max_threads() == 2
+    finally:
+        faiss.omp_set_num_threads(before)

@@ -155,6 +155,49 @@ def test_the_same_build_again_does_nothing(tmp_path: Path, corpus: Path, out: Pa
     assert versions(out) == before == {built.folder.name}
 
 
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        HashedEncoder("hashed again"),
+        HashedEncoder(max_query_tokens=9, template_hash="another"),
+    ],
+)
+def test_another_name_or_query_template_of_the_same_encoder_needs_no_new_vectors(
+    corpus: Path, out: Path, encoder: HashedEncoder
+) -> None:
+    before = versions(out)
+    built = build_index(out, corpus, encoder=encoder, chunk_words=2)
+    assert (built.is_new, encoder.num_encoded) == (False, 0)
+    assert versions(out) == before
+    with Index.open(out) as index:
+        assert index.encoder == encoder.describe()
+        assert index.encoder_name == encoder.name
+    assert Index.verify(out) == []
+
+
+@pytest.mark.parametrize(
+    "encoder", [HashedEncoder(dim=8), HashedEncoder(backend="openvino"), HashedEncoder(max_document_tokens=9)]
+)
+def test_what_decides_the_vectors_makes_another_version(corpus: Path, out: Path, encoder: HashedEncoder) -> None:
+    assert build_index(out, corpus, encoder=encoder, chunk_words=2).is_new
+    assert encoder.num_encoded == 4
+
+
+def test_a_model_folder_is_found_again_from_any_working_folder(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models" / "small").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "models")
+    build_index(tmp_path / "index", corpus, encoder=HashedEncoder("small/"))
+    with Index.open(tmp_path / "index") as index:
+        assert index.encoder_name == str(tmp_path / "models" / "small")
+    (tmp_path / "models" / "small").rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    assert not build_index(tmp_path / "index", corpus, encoder=HashedEncoder("./moved")).is_new
+    with Index.open(tmp_path / "index") as index:
+        assert index.encoder_name == str(tmp_path / "moved")
+
+
 def test_another_build_is_swapped_in_and_readers_keep_theirs(tmp_path: Path, corpus: Path, out: Path) -> None:
     first = fingerprint(out)
     with Index.open(out) as old:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import anyio
 import pytest
+from hashed_encoder import HashedEncoder
 
-from agentir.errors import ArtifactError, RequestError
-from agentir.records import Document
+from agentir.embed.encoder import EncodedQueries, QueryTooLongError
+from agentir.errors import ArtifactError, EncoderError, MissingExtraError, RequestError
+from agentir.records import Document, SearchQuery
 from agentir.search.builder import build_index
+from agentir.search.index import Index
 from agentir.search.remote import RemoteError, RemoteRetriever
 from agentir.search.request import Limits
 from agentir.search.retriever import Retriever, snippet
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +78,60 @@ def test_an_index_without_vectors_is_not_searched_by_vectors(index: Path) -> Non
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Retriever.open(index, searcher="bm25").close()
+
+
+class WordLimited(HashedEncoder):
+    """Reads the newest of the words that fit; notes what it was asked."""
+
+    def __init__(self, max_words: int) -> None:
+        super().__init__()
+        self.max_words = max_words
+        self.asked: list[SearchQuery] = []
+
+    def encode_queries(self, queries: Sequence[SearchQuery]) -> EncodedQueries:
+        self.asked += queries
+        if any(len(query.query.split()) > self.max_words for query in queries):
+            raise QueryTooLongError(f"query: expected at most {self.max_words} words")
+        if any(query.query == "broken" for query in queries):
+            raise EncoderError("the encoder is broken")
+        texts = [f"{query.reasoning} {query.query}".split() for query in queries]
+        kept = [SearchQuery(query=" ".join(words[-self.max_words :])) for words in texts]
+        vectors = super().encode_queries(kept).vectors
+        return EncodedQueries(vectors=vectors, shortened=tuple(len(words) > self.max_words for words in texts))
+
+
+@pytest.fixture(scope="module")
+def dense_index(index: Path) -> Iterator[Index]:
+    build_index(index.parent / "dense", index.parent / "corpus.jsonl", encoder=HashedEncoder())
+    with Index.open(index.parent / "dense") as opened:
+        yield opened
+
+
+def test_any_encoder_may_be_plugged_in_and_is_asked_once_a_search(dense_index: Index) -> None:
+    encoder = WordLimited(4)
+    retriever = Retriever(dense_index, encoder)
+    response = retriever.search("opera", reasoning="one two three four", k=1)
+    assert (response.reasoning_used, response.reasoning_truncated) == (True, True)
+    assert encoder.asked == [SearchQuery(query="opera", reasoning="one two three four")]
+    assert not retriever.search("opera", reasoning="one two").reasoning_truncated
+    with pytest.raises(RequestError, match=r"^query: expected at most 4 words"):
+        retriever.search("opera " * 5)
+    with pytest.raises(EncoderError, match="the encoder is broken"):
+        retriever.search("broken")
+
+
+def test_an_encoder_that_reads_the_question_is_refused(dense_index: Index) -> None:
+    class ReadsQuestion(HashedEncoder):
+        context_slot = "question"  # type: ignore[assignment]
+
+    with pytest.raises(EncoderError, match="hashed: reads the question beside the query"):
+        Retriever(dense_index, ReadsQuestion())
+
+
+def test_what_a_retriever_over_http_needs_is_named() -> None:
+    code = "import sys; sys.modules['httpx'] = None; import agentir.search.remote"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert f"MissingExtraError: {MissingExtraError('httpx', 'serve')}" in ended.stderr
 
 
 @pytest.mark.parametrize(

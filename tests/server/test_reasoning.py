@@ -172,6 +172,11 @@ def test_an_encoder_that_does_not_read_reasoning_is_not_said_to(dense_index: Ind
     assert response == retriever.search("x")
 
 
+def test_an_encoder_that_reads_the_question_is_not_served(dense_index: Index) -> None:
+    with pytest.raises(EncoderError, match="tiny-32: reads the question beside the query, and a search carries"):
+        Retriever(dense_index, tiny_encoder(body=BODIES["question+query"]))
+
+
 def test_an_encoder_of_other_dimensions_is_refused_before_any_search(dense_index: Index) -> None:
     with pytest.raises(EncoderError, match="index tiny-32/32, query encoder tiny-8/8"):
         Retriever(dense_index, tiny_encoder(dim=8))

@@ -129,10 +129,14 @@ def test_counts_are_exactly_what_was_spoilt_and_no_other_label_changes(tmp_path:
     with gzip.open(questions, "rt", encoding="utf-8") as file:
         items = {row["qid"]: row for row in map(json.loads, file)}
     heldout_gold = {docid for row in items.values() if row["split"] == "heldout" for docid in row["gold_docids"]}
-    for row in made.values():
-        own = {*items[row["subquery"]["qid"]]["gold_docids"], *row["positive_docids"]}
+    shown = {f"{row['qid']} {row['turn']}": len(row["candidates"]) for row in rows}
+    for key, row in made.items():
+        assert row["gold_docids"] == items[row["subquery"]["qid"]]["gold_docids"]
+        own = {*row["gold_docids"], *row["positive_docids"]}
         assert (own | heldout_gold).isdisjoint(row["negative_docids"])
         assert 0 <= len(row["negative_docids"]) <= 7
+        if len(row["oracle_order"]) < shown[key]:
+            assert all(row["oracle_order"].index(docid) >= shown[key] / 2 for docid in row["negative_docids"])
 
     for n, row in enumerate(rows):
         key, kind = f"{row['qid']} {row['turn']}", spoilt.get(n)
@@ -142,5 +146,6 @@ def test_counts_are_exactly_what_was_spoilt_and_no_other_label_changes(tmp_path:
             ranked = made[key]["oracle_order"]
             assert [docid for docid in clean[key]["oracle_order"] if docid in ranked] == ranked
             assert set(made[key]["negative_docids"]) < set(ranked)
+            assert kind == "missing" or not made[key]["negative_docids"], "what was cut off were the worse ones"
         else:
             assert made[key] == clean[key]

