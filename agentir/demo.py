@@ -27,7 +27,7 @@ from agentir.errors import ArtifactError
 from agentir.jsonl import Rejects, iter_objects
 
 SAMPLE: tuple[sample.Name, ...] = ("corpus", "questions", "trajectories", "oracle_answers")
-SMALL_EPISODES = {"train": 80, "heldout": 25}
+SMALL_EPISODES = {"train": 40, "heldout": 12}
 """Episodes of each split that the small demo keeps, with the passages that their oracle saw."""
 TRAINED = ("query", "question", "reasoning")
 SMALL_TRAINING = ["--search.epochs", "0.25", "--search.learning-rates", "1e-4", "2e-4", "--search.temperatures", "0.05"]
@@ -39,7 +39,7 @@ class Config(Section):
     out: Path = Path("work/demo")
     """The folder for everything that is made."""
     small: bool = False
-    """A tenth of the data and short training, to see that all works in a minute or two; its numbers mean little."""
+    """A part of the data and short training, to see that all works in a few minutes; its numbers mean little."""
 
 
 @dataclass(frozen=True, slots=True)

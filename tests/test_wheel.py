@@ -88,14 +88,28 @@ def test_every_source_file_is_in_the_wheel(installed: Installed) -> None:
 
 
 def test_the_wheel_is_what_runs(installed: Installed, tmp_path: Path) -> None:
-    script = "import agentir, agentir.stages.synth.extract as s, numpy; print(agentir.__file__, s.__file__, sep='\\n')"
-    package, program = installed.run("python", "-c", script, cwd=tmp_path).splitlines()
-    assert package == str(installed.site / "agentir" / "__init__.py")
-    assert program == str(installed.site / "agentir" / "stages" / "synth" / "extract.py")
+    script = (
+        "import agentir, agentir.demo, agentir.stages.synth.extract as extract, numpy\n"
+        "print(agentir.__file__, extract.__file__, agentir.demo.configs_folder(), sep='\\n')"
+    )
+    package = installed.site / "agentir"
+    assert installed.run("python", "-c", script, cwd=tmp_path).splitlines() == [
+        str(package / "__init__.py"),
+        str(package / "stages" / "synth" / "extract.py"),
+        str(package / "configs" / "demo"),
+    ]
 
 
 @pytest.mark.parametrize(
-    "argv", [["--help"], ["index", "build", "--help"], ["synth", "extract", "--help"], ["eval", "report", "--help"]]
+    "argv",
+    [
+        ["--help"],
+        ["index", "build", "--help"],
+        ["synth", "extract", "--help"],
+        ["eval", "report", "--help"],
+        ["train", "--help"],
+        ["demo", "--help"],
+    ],
 )
 def test_programs_start_from_any_folder(installed: Installed, tmp_path: Path, argv: list[str]) -> None:
     text = installed.run("agentir", *argv, cwd=tmp_path)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agentir.artifacts import sha256_file
 from agentir.cli import run
 from agentir.corpus.text_key import text_key
 from agentir.embed.load import load_encoder, load_model
@@ -201,7 +202,7 @@ def test_training_killed_in_the_middle_continues_to_the_same_weights(
     process.wait()
     assert not (tmp_path / "killed" / "seed-1").exists() and not (tmp_path / "killed" / "manifest.json").exists()
     subprocess.run(command, check=True)
-    whole, killed = ((tmp_path / name / "seed-1" / "model.safetensors").read_bytes() for name in ("whole", "killed"))
+    whole, killed = (sha256_file(tmp_path / name / "seed-1" / "model.safetensors") for name in ("whole", "killed"))
     assert whole == killed
     assert not checkpoints.exists()
 
