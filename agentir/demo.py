@@ -11,7 +11,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import resource
 import shlex
 import shutil
 import subprocess
@@ -54,34 +53,35 @@ def main(config: Config) -> None:
     """Runs the stages, each timed, and prints the table and the commands to go on with."""
     began = time.perf_counter()
     write_sample(config.out / "sample", small=config.small)
-    timings: list[tuple[str, float]] = []
+    timings: list[tuple[str, float, float]] = []
     planned = stages(os.path.relpath(configs_folder(), config.out), small=config.small)
     print(f"cd {config.out}")
     for number, stage in enumerate(planned, start=1):
         print(f"\n[{number}/{len(planned)}] {stage.name}\n$ agentir {shlex.join(stage.arguments)}", flush=True)
         start = time.perf_counter()
-        run_stage(stage, config.out)
-        timings.append((stage.name, time.perf_counter() - start))
-        print(f"  {timings[-1][1]:.1f} s", flush=True)
-    print("\nSeconds a stage")
-    for name, seconds in timings:
-        print(f"  {seconds:8.1f}  {name}")
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-    print(f"  {time.perf_counter() - began:8.1f}  in all; the largest process used {peak:.2f} GiB")
+        peak = run_stage(stage, config.out)
+        timings.append((stage.name, time.perf_counter() - start, peak))
+        print(f"  {timings[-1][1]:.1f} s, {peak:.2f} GB", flush=True)
+    print("\n seconds   GB  (peak memory)")
+    for name, seconds, peak in timings:
+        print(f"{seconds:8.1f} {peak:4.2f}  {name}")
+    print(f"{time.perf_counter() - began:8.1f} {max(peak for _, _, peak in timings):4.2f}  in all")
     print_table(json.loads((config.out / "report/report.json").read_text(encoding="utf-8")))
     print_next(config.out)
 
 
-def run_stage(stage: Stage, folder: Path) -> None:
-    """Runs a program as a process of its own, so that its memory is free again before the next.
+def run_stage(stage: Stage, folder: Path) -> float:
+    """Runs a program as a process of its own, so that its memory is free again before the next; returns its peak in GB.
 
     Raises:
         SystemExit: it failed, and has said why.
     """
-    status = subprocess.run([sys.executable, "-m", "agentir", *stage.arguments], cwd=folder).returncode
+    process = subprocess.Popen([sys.executable, "-m", "agentir", *stage.arguments], cwd=folder)
+    _, status, usage = os.wait4(process.pid, 0)
     if status:
         print(f"{stage.name}: failed; what is finished is kept, run the demo again to continue", file=sys.stderr)
-        raise SystemExit(status if status > 0 else 1)
+        raise SystemExit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1)
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
 
 
 def configs_folder() -> Path:

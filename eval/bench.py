@@ -273,7 +273,7 @@ def print_rows(rows: Sequence[BenchRow]) -> None:
         baseline = "" if row.baseline_value is None else f"{row.baseline_value:.4g}"
         ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
         print(
-            f"{row.case:<28}{row.value:>12.4g}{baseline:>12}  {row.unit:<12}{ratio:>7}  {row.goal:<32}"
+            f"{row.case:<28}{row.value:>12.5g}{baseline:>12}  {row.unit:<12}{ratio:>7}  {row.goal:<32}"
             f"{'yes' if row.met else 'NO'}"
         )
     for name in dict.fromkeys(row.baseline for row in rows if row.baseline != "none"):

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentir.artifacts import write_text_atomically
-from agentir.embed.model import Forward, ModelEncoder, TorchForward, vector_space
+from agentir.embed.model import (
+    CPU_BATCH_TOKENS,
+    GPU_BATCH_TOKENS,
+    Forward,
+    ModelEncoder,
+    TorchForward,
+    vector_space,
+)
 from agentir.embed.template import BODIES, Input, QueryTemplate, agentir_template
 from agentir.embed.tokens import Tokenization
 from agentir.errors import EncoderError, MissingExtraError
@@ -119,6 +126,7 @@ def load_encoder(
         space=space_of(name, model, template),
         encodes_documents=bool(stored.get("encodes_documents", True)),
         backend=backend,
+        batch_tokens=CPU_BATCH_TOKENS if model.device.type == "cpu" else GPU_BATCH_TOKENS,
     )
 
 
