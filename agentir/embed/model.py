@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from agentir.artifacts import sha256_file, sha256_json
-from agentir.embed.encoder import ContextSlot, EncodedQueries, QueryTooLongError, Vectors
+from agentir.embed.encoder import ContextSlot, EncodedQueries, Vectors
 from agentir.embed.template import QueryTemplate
 from agentir.embed.tokens import Tokenization
 from agentir.errors import EncoderError
@@ -90,10 +90,7 @@ class ModelEncoder:
 
     def encode_queries(self, queries: Sequence[SearchQuery]) -> EncodedQueries:
         """Unit vectors (queries, dim), and which queries had to be shortened; see `Encoder`."""
-        try:
-            tokenized = self.tokenization.queries(queries)
-        except EncoderError as error:
-            raise QueryTooLongError(str(error)) from None
+        tokenized = self.tokenization.queries(queries)
         return EncodedQueries(
             vectors=self.encode_ids([each.ids for each in tokenized]),
             shortened=tuple(each.shortened for each in tokenized),

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentir.embed.encoder import QueryTooLongError
 from agentir.embed.template import QueryTemplate
-from agentir.errors import EncoderError
 from agentir.records import Document, SearchQuery
 
 
@@ -64,7 +64,7 @@ class Tokenization:
         """Token ids of rendered queries, none longer than the limit.
 
         Raises:
-            EncoderError: a query is longer than the limit even without any reasoning.
+            QueryTooLongError: a query is longer than the limit even without any reasoning.
         """
         whole = self.ids([self.template.render(query) for query in queries])
         return [
@@ -88,7 +88,7 @@ class Tokenization:
             if len(ids) <= self.max_query_tokens:
                 best, high = ids, middle
             elif middle == len(starts):
-                raise EncoderError(
+                raise QueryTooLongError(
                     f"query: expected at most {self.max_query_tokens} tokens with the template around it, found {len(ids)}: "
                     f"{query.query[:80]!r}"
                 )

@@ -73,5 +73,7 @@ class Config(ProgramConfig):
     """cpu, cuda, ...; default: the best there is."""
     logging: str = Field("none", json_schema_extra=RUNTIME)
     """Where the trainer reports to: none, tensorboard, wandb."""
+    preview: bool = Field(False, json_schema_extra=RUNTIME)
+    """Only show what the model will read of the first row (query and positive document), and stop."""
     search: SearchSection = SearchSection()
     """Grid search on the development questions."""

@@ -51,6 +51,9 @@ def main(config: Config) -> None:
     rejects.check()
     refuse_dangling(rows + dev_rows, documents, str(config.corpus or train_file))
 
+    if config.preview:
+        preview(load_base(config)[1], rows[0], documents)
+        return
     given = {"dev": config.dev, "corpus": config.corpus, "model": local_model(config.model)}
     inputs = {"examples": config.examples} | {name: path for name, path in given.items() if path is not None}
     with Artifact(config.out, "model", config, inputs) as artifact:
@@ -62,16 +65,9 @@ def main(config: Config) -> None:
         except ModuleNotFoundError as error:
             raise MissingExtraError(error.name or "sentence-transformers", "train") from None
 
-        # float32 whatever the checkpoint holds: AdamW's small updates would be lost in bfloat16 weights
-        model = load_model(config.model, device=config.device, dtype="float32")
-        template = template_of(config.model, model, config.input)
-        if config.task is not None:
-            task = instruction(config.task, config.newline) if config.task else ""
-            template = replace(template, instruction=task)
-        limits = token_limits(config.model, model, config.max_query_tokens, config.max_document_tokens)
-        tokenization = Tokenization(model.tokenizer, template, *limits)
+        model, tokenization = load_base(config)
         if index is not None:
-            check_base(config, index, model, template)
+            check_base(config, index, model, tokenization.template)
         passages = make_passages(index, documents)
         evaluator = make_evaluator(dev_rows, tokenization, index, passages)
         start = settings_of(config, model)
@@ -109,6 +105,30 @@ def main(config: Config) -> None:
     if rejects.items:
         print(f"set aside: {len(rejects.items)} lines, see {config.out / 'rejected.jsonl'}")
     print(f"models: {', '.join(str(config.out / name) for name in figures)}")
+
+
+def load_base(config: Config) -> tuple[SentenceTransformer, Tokenization]:
+    """The model that training starts from, and how it is given texts."""
+    # float32 whatever the checkpoint holds: AdamW's small updates would be lost in bfloat16 weights
+    model = load_model(config.model, device=config.device, dtype="float32")
+    template = template_of(config.model, model, config.input)
+    if config.task is not None:
+        template = replace(template, instruction=instruction(config.task, config.newline) if config.task else "")
+    limits = token_limits(config.model, model, config.max_query_tokens, config.max_document_tokens)
+    return model, Tokenization(model.tokenizer, template, *limits)
+
+
+def preview(tokenization: Tokenization, row: TrainingRow, documents: Mapping[str, Document]) -> None:
+    """Prints what the model reads of a row: the texts, their tokens, and what was shortened."""
+    (query,) = tokenization.queries([row.query])
+    document = documents[row.positives[0]]
+    (ids,) = tokenization.documents([document])
+    decode = tokenization.tokenizer.decode
+    print(f"template {tokenization.template.hash[:12]}, row {row.rowid}")
+    print(f"query as text: {tokenization.template.render(row.query)!r}")
+    print(f"query as read{' (shortened)' if query.shortened else ''}, {len(query.ids)} tokens: {decode(query.ids)!r}")
+    print(f"document as text: {tokenization.template.render_document(document)!r}")
+    print(f"document as read, {len(ids)} tokens: {decode(ids)!r}")
 
 
 def row_files(config: Config) -> tuple[Path, Path | None]:

@@ -278,3 +278,15 @@ def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     with pytest.raises(ConfigError, match="WORLD_SIZE: expected 1, found 2"):
         train(None, rows, None, Passages(keys={}, documents={}), SETTINGS)  # type: ignore[arg-type]
+
+
+def test_preview_shows_what_the_model_reads_and_makes_nothing(
+    data: Path, tiny_qwen3: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = arguments(data, tmp_path / "m", tiny_qwen3, "--corpus", str(data / "corpus.jsonl"), "--task", "Find")
+    run([*given, "--preview", "--max-query-tokens", "22"])
+    shown = capsys.readouterr().out
+    assert r"query as text: 'Instruct: Find\\nQuery:Reasoning: I must find out about Lima.\n\nQuery: capital" in shown
+    assert "query as read (shortened), 22 tokens: 'Instruct: Find" in shown and "country<|endoftext|>'" in shown
+    assert "document as text: 'Lima is a capital city.'" in shown
+    assert not (tmp_path / "m").exists()
