@@ -7,7 +7,6 @@ import gc
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,9 @@ from agentir.train.batches import Collator, length_batches
 from agentir.train.data import TrainingRow
 from agentir.train.evaluator import DevEvaluator
 from agentir.train.loss import MaskedInfoNCE
+
+M_MMAP_THRESHOLD = -3
+"""The parameter's number in glibc's malloc.h."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +158,7 @@ def train(
         ConfigError: there are fewer rows than one batch, or every batch would hold a single document.
     """
     check_batches(rows, settings)
+    return_large_blocks()
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     tokenized = tokenization.queries([row.query for row in rows])
@@ -227,8 +230,18 @@ def free_memory() -> None:
     The trainer and its model refer to each other, and the C library keeps what PyTorch freed.
     """
     gc.collect()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).malloc_trim(0)
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
+
+
+def return_large_blocks() -> None:
+    """Lets the C library return what is larger than 4 MiB to the system as soon as it is free.
+
+    The threshold of glibc adapts upward to the tensors of a step; batches of many widths then fragment the heap, which
+    grew by a third over 50 steps of the small embedder.
+    """
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(M_MMAP_THRESHOLD, 4 << 20)
 
 
 def last_checkpoint(folder: Path) -> str | None:
