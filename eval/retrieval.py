@@ -2,7 +2,7 @@ r"""Retrieval measures per sub-query.
 
     agentir eval retrieval --config configs/demo/evaluate.toml
     agentir eval retrieval --examples runs/examples/heldout.jsonl --questions questions.jsonl --index runs/index \
-        --system "reasoning + query" --encoder runs/model --out runs/eval/reasoning
+        --system "reasoning + query" --encoder runs/model/seed-1 --out runs/eval/reasoning
 
 Searches an index with every held-out sub-query and measures where the relevant documents came. Writes an evaluation:
 run.txt and qrels.txt (TREC), per_query.jsonl (the values and slices of each sub-query), and a manifest with the means.

@@ -1,7 +1,7 @@
 """Offers an index to agents: REST and MCP over HTTP on this machine, or MCP over standard input and output.
 
     agentir index serve --index runs/index
-    agentir index serve --index runs/index --encoder runs/model --transport stdio
+    agentir index serve --index runs/index --encoder runs/model/seed-1 --transport stdio
 
 The second form is what an MCP client starts by itself; the program prints the configuration to paste into one.
 """

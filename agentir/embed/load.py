@@ -43,7 +43,9 @@ def model_folder(name: str) -> Path:
     """
     if Path(name).is_dir():
         if not (Path(name) / "config.json").is_file() and not (Path(name) / "modules.json").is_file():
-            raise EncoderError(f"{name}: expected a model folder with config.json or modules.json, found neither")
+            seeds = ", ".join(sorted(str(path) for path in Path(name).glob("seed-*") if path.is_dir()))
+            found = f"the models {seeds}; name one of them" if seeds else "neither"
+            raise EncoderError(f"{name}: expected a model folder with config.json or modules.json, found {found}")
         return Path(name)
     if name in PACKAGED:
         try:

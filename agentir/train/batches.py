@@ -14,6 +14,7 @@ A row's own hard negatives stay negatives, unless they have a positive's text.
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ import numpy as np
 
 from agentir.embed.model import pad_batch
 from agentir.embed.tokens import Tokenization
+from agentir.errors import ConfigError
 from agentir.records import Document
 from agentir.train.data import TrainingRow
 
@@ -96,6 +98,22 @@ def relations(
                 matrix[index, column] = MASKED
         matrix[index, columns[keys[group.positive]]] = POSITIVE
     return docids, matrix
+
+
+def check_batches(rows: Sequence[TrainingRow], batch_size: int) -> None:
+    """Refuses data that the in-batch loss cannot learn from, and several processes.
+
+    The last, smaller batch of an epoch is left out.
+    """
+    if (world := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        raise ConfigError(f"WORLD_SIZE: expected 1, found {world}; training runs in one process, on one device")
+    if len(rows) < batch_size:
+        raise ConfigError(
+            f"batch_size: expected at most the number of training rows ({len(rows)}), found {batch_size}; smaller batches "
+            "are left out, so there would be nothing to train on"
+        )
+    if batch_size == 1 and not any(row.negatives for row in rows):
+        raise ConfigError("batch_size: a batch of one row without negatives has nothing to learn from; use 2 or more")
 
 
 POOL_BATCHES = 8

@@ -25,6 +25,7 @@ from agentir.jsonl import Rejects
 from agentir.records import Document
 from agentir.search.documents import find_documents
 from agentir.search.index import Index
+from agentir.train.batches import check_batches
 from agentir.train.config import Config
 from agentir.train.data import TrainingRow, read_rows, refuse_dangling
 
@@ -51,6 +52,7 @@ def main(config: Config) -> None:
     rejects.check()
     refuse_dangling(rows + dev_rows, documents, str(config.corpus or train_file))
 
+    check_batches(rows, config.batch_size)
     if config.preview:
         preview(load_base(config)[1], rows[0], documents)
         return
@@ -98,6 +100,8 @@ def main(config: Config) -> None:
             "models": figures,
         }
         artifact.finish(report, rejects)
+    if num_left_out := len(final_rows) % config.batch_size:
+        print(f"left out of each epoch: {num_left_out} rows, others each time, that do not fill a batch")
     print(
         f"trained {config.input} on {len(final_rows)} rows, {len(config.seeds)} seed(s), learning rate "
         f"{start.learning_rate:g}, temperature {start.temperature:g}"

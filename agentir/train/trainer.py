@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,9 +22,8 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from transformers import PrinterCallback, TrainerCallback
 
 from agentir.embed.tokens import Tokenization
-from agentir.errors import ConfigError
 from agentir.records import Document
-from agentir.train.batches import Collator, length_batches
+from agentir.train.batches import Collator, check_batches, length_batches
 from agentir.train.data import TrainingRow
 from agentir.train.evaluator import DevEvaluator
 from agentir.train.loss import MaskedInfoNCE
@@ -157,7 +155,7 @@ def train(
     Raises:
         ConfigError: there are fewer rows than one batch, or every batch would hold a single document.
     """
-    check_batches(rows, settings)
+    check_batches(rows, settings.batch_size)
     return_large_blocks()
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable()
@@ -257,16 +255,3 @@ def last_checkpoint(folder: Path) -> str | None:
         except (OSError, ValueError):
             shutil.rmtree(path)
     return None
-
-
-def check_batches(rows: Sequence[TrainingRow], settings: Settings) -> None:
-    """Refuses data that the in-batch loss cannot learn from (the last, smaller batch of an epoch is left out)."""
-    if len(rows) < settings.batch_size:
-        raise ConfigError(
-            f"batch_size: expected at most the number of training rows ({len(rows)}), found {settings.batch_size}; "
-            "smaller batches are left out, so there would be nothing to train on"
-        )
-    if (world := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
-        raise ConfigError(f"WORLD_SIZE: expected 1, found {world}; training runs in one process, on one device")
-    if settings.batch_size == 1 and not any(row.negatives for row in rows):
-        raise ConfigError("batch_size: a batch of one row without negatives has nothing to learn from; use 2 or more")
