@@ -21,7 +21,7 @@ from typing import Any, Self
 from agentir import __version__
 from agentir.config import Section, identity
 from agentir.errors import ArtifactError, InputError, LockedError
-from agentir.jsonl import JsonlAppender, Rejects, write_jsonl
+from agentir.jsonl import JsonlAppender, Rejects, check_regular, write_jsonl
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -53,7 +53,7 @@ def fingerprint(path: str | Path) -> str:
     """
     path = Path(path)
     if (path / CURRENT).is_file():
-        path = path / (path / CURRENT).read_text(encoding="utf-8").strip()
+        path = path / (path / CURRENT).read_text(encoding="utf-8", errors="replace").strip()
     if (path / MANIFEST).is_file() or (path / UNFINISHED).is_file():
         return sha256_json(read_manifest(path)["files"])
     if path.is_dir():
@@ -61,6 +61,7 @@ def fingerprint(path: str | Path) -> str:
         return sha256_json({str(file.relative_to(path)): sha256_file(file) for file in files})
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
+    check_regular(path)
     return sha256_file(path)
 
 
@@ -103,6 +104,8 @@ def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         schema, found = manifest["schema_version"], manifest["kind"]
         sizes = {name: entry["size"] for name, entry in manifest["files"].items()}
+        _begun_of(manifest)
+        manifest["report"].keys()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{folder / MANIFEST}: not a manifest: {error!r}") from None
     if schema != SCHEMA_VERSION:
@@ -203,11 +206,9 @@ class Artifact:
         finished = (self.folder / MANIFEST).exists()
         before: dict[str, Any] | None = None
         if finished:
-            manifest = read_manifest(self.folder)
-            inputs = {name: entry["fingerprint"] for name, entry in manifest["inputs"].items()}
-            before = {"kind": manifest["kind"], "config": manifest["config"], "inputs": inputs}
+            before = _begun_of(read_manifest(self.folder))
         elif (self.folder / UNFINISHED).exists():
-            before = json.loads((self.folder / UNFINISHED).read_text(encoding="utf-8"))
+            before = _read_unfinished(self.folder / UNFINISHED)
         elif others := sorted({path.name for path in self.folder.iterdir()} - {LOCK, f"{UNFINISHED}.part"}):
             raise ArtifactError(
                 f"{self.folder}: holds files of another origin ({', '.join(others[:5])}); name a new folder"
@@ -284,6 +285,20 @@ class Artifact:
         if kind is not None and not self.complete and names == {LOCK, UNFINISHED}:
             (self.folder / UNFINISHED).unlink()  # nothing was made, so nothing binds the next try
         self._lock.release()
+
+
+def _begun_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What a finished artifact was begun under."""
+    inputs = {name: entry["fingerprint"] for name, entry in manifest["inputs"].items()}
+    return {"kind": manifest["kind"], "config": dict(manifest["config"]), "inputs": inputs}
+
+
+def _read_unfinished(path: Path) -> dict[str, Any]:
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        return {"kind": before["kind"], "config": dict(before["config"]), "inputs": dict(before["inputs"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{path}: damaged ({error!r}); delete the folder to make it anew") from None
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

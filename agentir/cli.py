@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import sqlite3
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -112,12 +113,15 @@ def main() -> None:
     except AgentirError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except (OSError, sqlite3.Error) as error:  # a full disk, no permission, a name that is too long
+        if isinstance(error, BrokenPipeError):  # as with `| head`; what is left in the buffer must go somewhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted; what is finished is kept, run the same command again to continue", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:  # as with `| head`; what is left in the buffer must go somewhere, or closing fails again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
 
 
 if __name__ == "__main__":

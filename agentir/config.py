@@ -80,20 +80,34 @@ def load_config(config_type: type[C], argv: Sequence[str], *, prog: str, descrip
     if path := given.pop("config"):
         source = str(path)
         try:
-            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            data = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
             raise ConfigError(f"{path}: no such configuration file") from None
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{path}: not a TOML file: {error}") from None
     overridden: set[str] = set()
     for dotted, raw in given.items():
         if raw is not None:
             _assign(data, dotted, raw)
             overridden.add(dotted)
+    _check_texts(data, source)
     try:
         return config_type.model_validate(data)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(config_type, error, source, overridden))) from None
+
+
+def _check_texts(value: Any, where: str) -> None:
+    """Refuses texts that no file name and no UTF-8 file can hold."""
+    if isinstance(value, str):
+        if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+            raise ConfigError(f"{where}: expected text in UTF-8 without NUL, found {value!r}")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _check_texts(item, f"{where}: {key}")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_texts(item, where)
 
 
 def _given(parser: argparse.ArgumentParser, config_type: type[Section], argv: Sequence[str]) -> dict[str, Any]:
@@ -196,7 +210,7 @@ def _parser(config_type: type[Section], prog: str, description: str) -> argparse
 def _toml_table(raw: str) -> Any:
     try:
         return tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"not a TOML inline table: {error}") from None
 
 

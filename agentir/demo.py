@@ -13,6 +13,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -77,6 +78,7 @@ def run_stage(stage: Stage, folder: Path) -> float:
         SystemExit: it failed, and has said why.
     """
     process = subprocess.Popen([sys.executable, "-m", "agentir", *stage.arguments], cwd=folder)
+    signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         print(f"{stage.name}: failed; what is finished is kept, run the demo again to continue", file=sys.stderr)

@@ -117,6 +117,16 @@ def as_id(value: object) -> str | None:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def check_regular(path: Path) -> None:
+    """Refuses pipes and devices: an input is read more than once, and must end.
+
+    Raises:
+        InputError: something is there that is neither a file nor a folder.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"{path}: expected a file, found a pipe or device; write its content to a file first")
+
+
 def iter_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
     """Yields (line number from 1, bytes without line end) of every line that is not blank.
 
@@ -125,6 +135,7 @@ def iter_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
     """
     path = Path(path)
     try:
+        check_regular(path)
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
             number = 0
             for number, raw in enumerate(file, start=1):

@@ -119,7 +119,8 @@ def parse_listwise(answer: str | None, num_candidates: int) -> ParsedAnswer:
     numbers = _find_ranking(text)
     valid = [number for number in numbers if 1 <= number <= num_candidates]
     ranked = list(dict.fromkeys(number - 1 for number in valid))
-    missing = [position for position in range(num_candidates) if position not in set(ranked)]
+    named = set(ranked)
+    missing = [position for position in range(num_candidates) if position not in named]
     vote = Vote(order=(*ranked, *missing), ranked_count=len(ranked), parsed=bool(ranked), response=answer or "")
     return ParsedAnswer(
         vote=vote,

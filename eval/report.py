@@ -34,7 +34,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from agentir import __version__
 from agentir.artifacts import Artifact, read_manifest
-from agentir.config import ProgramConfig, Section
+from agentir.config import Field, ProgramConfig, Section
 from agentir.errors import ConfigError
 from agentir.jsonl import Rejects
 from agentir.measures.bootstrap import LEVEL, NUM_RESAMPLES
@@ -66,9 +66,9 @@ class Config(ProgramConfig):
     """Pairs [A, B] of systems; the difference A minus B gets an interval. The first pair makes the headline."""
     measures: tuple[str, ...] = MEASURES
     """What to report; the first makes the headline. Every evaluation must have measured them."""
-    num_resamples: int = NUM_RESAMPLES
+    num_resamples: int = Field(NUM_RESAMPLES, le=1_000_000)
     """Draws of the bootstrap."""
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     """Of the draws."""
     notes: str = ""
     """Plain text to show on the page."""

@@ -208,7 +208,7 @@ class CorpusPack:
 
     def docid(self, row: int) -> str:
         """The docid of a row."""
-        return self._docid_bytes(self._in_range(row)).decode("utf-8")
+        return _decode(self._docid_bytes(self._in_range(row)))
 
     def row(self, docid: str) -> int | None:
         """The row of a docid, None where the corpus has no such document."""
@@ -221,7 +221,7 @@ class CorpusPack:
     def text(self, row: int) -> str:
         """The text of a row."""
         row = self._in_range(row)
-        return self._texts[self._offsets[row] : self._offsets[row + 1]].decode("utf-8")
+        return _decode(self._texts[self._offsets[row] : self._offsets[row + 1]])
 
     def title(self, row: int) -> str:
         """The title of a row, empty where it has none."""
@@ -325,3 +325,12 @@ def _read_report(path: Path) -> PackReport:
         raise ArtifactError(f"{path}: no such file; expected a finished corpus pack") from None
     except (ValueError, KeyError, TypeError) as error:
         raise ArtifactError(f"{path}: not the counts of a corpus pack: {error!r}") from None
+
+
+def _decode(raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ArtifactError(
+            f"corpus pack: expected UTF-8, found {error}; the files are damaged, see index verify"
+        ) from None

@@ -194,7 +194,7 @@ def current_version(path: str | Path) -> Path:
         raise ArtifactError(
             f"{path}: expected an index folder with {CURRENT}, found none; make one with agentir index build"
         )
-    name = (path / CURRENT).read_text(encoding="utf-8").strip()
+    name = (path / CURRENT).read_text(encoding="utf-8", errors="replace").strip()
     if not name or Path(name).name != name:
         raise ArtifactError(f"{path / CURRENT}: expected the name of a folder beside it, found {name!r}")
     return path / name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from agentir.config import RUNTIME, Field, ProgramConfig, Section
 from agentir.embed.template import Input, Newline
@@ -12,13 +12,13 @@ from agentir.embed.template import Input, Newline
 class SearchSection(Section):
     """A grid that is tried on the development questions before the real training."""
 
-    learning_rates: tuple[float, ...] = ()
+    learning_rates: tuple[Annotated[float, Field(gt=0, le=1)], ...] = ()
     """Learning rates to try; none: no search."""
-    temperatures: tuple[float, ...] = ()
+    temperatures: tuple[Annotated[float, Field(gt=0, le=100)], ...] = ()
     """Temperatures to try; none: the one given above."""
-    epochs: float = 1.0
+    epochs: float = Field(default=1.0, gt=0, le=10_000)
     """Length of each trial, in epochs over the training rows (development questions left out)."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     """Seed of the trials."""
 
 
@@ -49,17 +49,17 @@ class Config(ProgramConfig):
     """Hard negatives a row and epoch (AgentIR: 7)."""
     batch_size: int = Field(32, ge=1)
     """Rows a step; their documents are each other's negatives."""
-    epochs: float = Field(2.0, gt=0)
+    epochs: float = Field(2.0, gt=0, le=10_000)
     """Passes over the training rows (AgentIR: 2)."""
-    learning_rate: float = Field(1e-4, gt=0)
+    learning_rate: float = Field(1e-4, gt=0, le=1)
     """Peak learning rate (AgentIR: 1e-4), after the search the best one found."""
-    temperature: float | None = Field(None, gt=0)
+    temperature: float | None = Field(None, gt=0, le=100)
     """Temperature of the softmax; default 0.01 for decoder embedders, 0.05 for bidirectional ones."""
     warmup_ratio: float = Field(0.1, ge=0, lt=1)
     """Share of the steps over which the learning rate rises (Tevatron: 0.1)."""
-    weight_decay: float = 0.0
+    weight_decay: float = Field(0.0, ge=0, le=1)
     """AdamW's weight decay."""
-    seeds: tuple[int, ...] = Field((1,), min_length=1)
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((1,), min_length=1)
     """One model is trained a seed."""
     train_on_dev: bool = False
     """Train on the development rows too after the search; the final models are then not evaluated on them."""
