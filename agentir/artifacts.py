@@ -104,8 +104,9 @@ def read_manifest(folder: str | Path, kind: str | None = None) -> dict[str, Any]
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         schema, found = manifest["schema_version"], manifest["kind"]
         sizes = {name: entry["size"] for name, entry in manifest["files"].items()}
-        _begun_of(manifest)
-        manifest["report"].keys()
+        if schema == SCHEMA_VERSION:
+            _begun_of(manifest)
+            manifest["report"].keys()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{folder / MANIFEST}: not a manifest: {error!r}") from None
     if schema != SCHEMA_VERSION:
