@@ -65,8 +65,11 @@ class Config(ProgramConfig):
     """Train on the development rows too after the search; the final models are then not evaluated on them."""
     precision: Literal["auto", "float32", "bf16"] = "auto"
     """bf16 computes under autocast where the hardware has it; weights stay float32."""
+    max_forward_tokens: int | None = Field(None, ge=1)
+    """Tokens, padding included, of a forward pass whose activations are kept; wider batches are encoded in parts, all but
+    the last twice. Same loss and gradients, less memory. Default: no limit."""
     gradient_checkpointing: bool = False
-    """Trade time for memory."""
+    """Keep no activations between layers: least memory, about half as fast."""
     save_steps: int = Field(0, json_schema_extra=RUNTIME, ge=0)
     """Steps between checkpoints that a stopped run continues from; 0: at the end of each epoch."""
     device: str | None = Field(None, json_schema_extra=RUNTIME)

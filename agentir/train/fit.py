@@ -66,6 +66,7 @@ def settings_of(
         warmup_ratio=config.warmup_ratio,
         weight_decay=config.weight_decay,
         bf16=config.precision == "bf16" or (config.precision == "auto" and has_bf16(model)),
+        max_forward_tokens=config.max_forward_tokens,
         gradient_checkpointing=config.gradient_checkpointing,
         logging=config.logging,
     )

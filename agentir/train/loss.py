@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from sentence_transformers import SentenceTransformer
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from agentir.train.batches import MASKED, POSITIVE
 
@@ -30,14 +31,19 @@ class MaskedInfoNCE(nn.Module):
     Args:
         model: the embedder; encodes the queries, and the documents unless their vectors come with the batch (frozen).
         temperature: T; AgentIR uses 0.01 (texttron/AgentIR, training/train.sh).
+        max_forward_tokens: tokens, padding included, of one forward pass whose activations are kept. Wider batches are
+            encoded in parts, all but the last once more in the backward pass: the same loss and gradients in less memory.
+            None: no limit. One text is always encoded whole.
 
-    Reference: van den Oord et al., Representation Learning with Contrastive Predictive Coding, 2018.
+    References: van den Oord et al., Representation Learning with Contrastive Predictive Coding, 2018; the parts: Gao et
+    al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, 2021.
     """
 
-    def __init__(self, model: SentenceTransformer, temperature: float) -> None:
+    def __init__(self, model: SentenceTransformer, temperature: float, max_forward_tokens: int | None = None) -> None:
         super().__init__()
         self.model = model
         self.temperature = temperature
+        self.max_forward_tokens = max_forward_tokens
         self.num_without_negative = 0
 
     def forward(self, sentence_features: Iterable[dict[str, Any]], labels: torch.Tensor) -> torch.Tensor:
@@ -48,10 +54,21 @@ class MaskedInfoNCE(nn.Module):
             labels: relation matrix (queries, documents), see `agentir.train.batches.relations`.
         """
         queries, documents = sentence_features
-        query_vectors = _unit(self.model(queries)["sentence_embedding"])
         frozen = documents.get("sentence_embedding")
-        document_vectors = _unit(frozen if frozen is not None else self.model(documents)["sentence_embedding"])
-        return self.from_vectors(query_vectors, document_vectors, labels)
+        document_vectors = _unit(frozen if frozen is not None else self.encode(documents))
+        return self.from_vectors(_unit(self.encode(queries)), document_vectors, labels)
+
+    def encode(self, features: dict[str, Any]) -> torch.Tensor:
+        """Vectors (texts, dim) of tokenized texts, in parts where the limit asks for it."""
+        ids, mask = features["input_ids"], features["attention_mask"]
+        size = len(ids) if self.max_forward_tokens is None else max(self.max_forward_tokens // ids.shape[1], 1)
+        parts = list(zip(ids.split(size), mask.split(size), strict=True))
+        vectors = [checkpoint(self._encode_part, *part, use_reentrant=False) for part in parts[:-1]]
+        return torch.cat([*vectors, self._encode_part(*parts[-1])])
+
+    def _encode_part(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        vectors: torch.Tensor = self.model({"input_ids": ids, "attention_mask": mask})["sentence_embedding"]
+        return vectors
 
     def from_vectors(self, queries: torch.Tensor, documents: torch.Tensor, relations: torch.Tensor) -> torch.Tensor:
         """The mean loss of unit vectors (queries, dim) and (documents, dim)."""
@@ -64,7 +81,7 @@ class MaskedInfoNCE(nn.Module):
 
     def get_config_dict(self) -> dict[str, Any]:
         """What the model card says of the loss."""
-        return {"temperature": self.temperature}
+        return {"temperature": self.temperature, "max_forward_tokens": self.max_forward_tokens}
 
 
 def _unit(vectors: torch.Tensor) -> torch.Tensor:

@@ -45,6 +45,7 @@ class Settings:
     warmup_ratio: float = 0.1
     weight_decay: float = 0.0
     bf16: bool = False
+    max_forward_tokens: int | None = None
     gradient_checkpointing: bool = False
     logging: str = "none"
 
@@ -194,7 +195,7 @@ def train(
         use_cpu=model.device.type == "cpu",
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)  # otherwise the batch would silently be split over all GPUs
-    loss = MaskedInfoNCE(model, settings.temperature)
+    loss = MaskedInfoNCE(model, settings.temperature, settings.max_forward_tokens)
     trainer = _Trainer(
         model=model,
         args=arguments,

