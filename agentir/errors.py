@@ -45,3 +45,29 @@ class MissingExtraError(AgentirError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; install it with: pip install 'agentir[{extra}]'")
+
+
+class ChatError(AgentirError):
+    """A language model's server gave no usable answer; `kind` says what happened, as counted in reports.
+
+    Kinds: timeout, connection, rate_limit, server_error, bad_reply (these were tried again before), refused (a request that no
+    repetition mends), and those of the subclasses.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class ContextOverflowError(ChatError):
+    """The messages are longer than the model's context."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("context_overflow", message)
+
+
+class BudgetError(ChatError):
+    """The run's budget of calls, tokens or money is used up; nothing more is sent."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("budget", message)

@@ -100,8 +100,58 @@ class ToolResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message of a conversation with a model.
+
+    An assistant's message holds its calls; `raw` is what the model's server sent, in the form in which its dialect sends it
+    back. A tool's message answers the call `call_id`.
+    """
+
+    __pydantic_config__ = STRICT
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str = ""
+    raw: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What calls of a model took: tokens as the server counted them, and money in the unit of the prices given.
+
+    `cached_tokens` are part of `prompt_tokens`, `reasoning_tokens` of `completion_tokens`. `num_attempts` counts requests,
+    also those that failed and were sent again.
+    """
+
+    __pydantic_config__ = STRICT
+
+    num_calls: int = 0
+    num_attempts: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens read and written."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One generation of the agent with the results of its calls; `reasoning` is empty where none was given."""
+    """One generation of the agent with the results of its calls; `reasoning` is empty where none was given.
+
+    Of an agent that was run (not read from a transcript) it also holds how the generation ended (`finish`; "length": it
+    was cut, and its calls were not run), what it took, its latency in seconds, what the server sent (`raw`, see `Message`),
+    what had to be mended in it (`notes`), and `prompted`: the user's message, if any, that the loop put before it.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -110,11 +160,22 @@ class Turn:
     text: str
     calls: tuple[ToolCall, ...]
     results: tuple[ToolResult, ...]
+    finish: str = ""
+    usage: Usage = Usage()
+    latency: float = 0.0
+    raw: Any = None
+    notes: tuple[str, ...] = ()
+    prompted: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """An agent's whole way from a question to its answer."""
+    """An agent's whole way from a question to its answer.
+
+    `status` of an agent that was run is "completed" (it answered), "forced" (it answered when a limit was reached),
+    "incomplete" (it gave no answer) or "failed" (the model's server did; `error` says how). `prompt` is what stood before the
+    first turn, `tools` the schemas that the agent was offered.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -123,6 +184,11 @@ class Trajectory:
     turns: tuple[Turn, ...]
     answer: str
     status: str
+    error: str = ""
+    question: str = ""
+    usage: Usage = Usage()
+    prompt: tuple[Message, ...] = ()
+    tools: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +246,8 @@ class Ranking:
     """The oracle's order of the candidates of a sub-query, as docids, best first.
 
     Only the first `ranked_count` of `order` were truly ranked. `num_gold_first` says how many gold documents were put in
-    front of the list the oracle saw (0: the list was shuffled).
+    front of the list the oracle saw (0: the list was shuffled). `agreement` is that of several votes, from -1 to 1 (the mean
+    Kendall correlation of their pairs), None where fewer than two could be read.
     """
 
     __pydantic_config__ = STRICT
@@ -191,6 +258,7 @@ class Ranking:
     order: tuple[str, ...]
     ranked_count: int
     num_gold_first: int = 0
+    agreement: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,3 +277,4 @@ class TrainingExample:
     oracle_order: tuple[str, ...]
     num_gold_first: int = 0
     gold_docids: tuple[str, ...] = ()
+    agreement: float | None = None

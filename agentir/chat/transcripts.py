@@ -111,7 +111,7 @@ def docids_in(content: str) -> tuple[str, ...]:
 
 
 @dataclass(slots=True)
-class _OpenTurn:
+class OpenTurn:
     """A turn whose results are still being collected."""
 
     reasoning: str
@@ -137,12 +137,12 @@ def turns_from_messages(messages: Sequence[Any], think_blocks: ThinkBlocks = "la
     Raises:
         Misfit: a message does not fit; the text names it by its position.
     """
-    turns: list[_OpenTurn] = []
+    turns: list[OpenTurn] = []
     for number, message in enumerate(messages):
         name = f"messages[{number}]"
         role = message.get("role") if isinstance(message, dict) else None
         if role == "assistant":
-            turns.append(_assistant_turn(message, name, len(turns), think_blocks))
+            turns.append(assistant_turn(message, name, len(turns), think_blocks))
         elif role == "tool":
             content = _content(message.get("content"), f"{name}.content")[0]
             _add_result(
@@ -168,7 +168,7 @@ def turns_from_messages(messages: Sequence[Any], think_blocks: ThinkBlocks = "la
     )
 
 
-def _add_result(turns: Sequence[_OpenTurn], call_id: Any, content: str, failed: bool, name: str) -> None:
+def _add_result(turns: Sequence[OpenTurn], call_id: Any, content: str, failed: bool, name: str) -> None:
     if call_id is None:
         turn = turns[-1] if turns else None
         position = next(iter(turn.waiting()), None) if turn else None
@@ -185,7 +185,18 @@ def _add_result(turns: Sequence[_OpenTurn], call_id: Any, content: str, failed: 
     )
 
 
-def _assistant_turn(message: Mapping[str, Any], name: str, index: int, think_blocks: ThinkBlocks) -> _OpenTurn:
+def assistant_turn(message: Mapping[str, Any], name: str, index: int, think_blocks: ThinkBlocks) -> OpenTurn:
+    """Reasoning, text and calls of an assistant's message.
+
+    Args:
+        message: in OpenAI's chat format.
+        name: what an error calls it.
+        index: of the turn; makes ids for calls without one.
+        think_blocks: which of several thoughts is the reasoning.
+
+    Raises:
+        Misfit: a part of the message does not fit.
+    """
     content, thoughts_in_parts = _content(message.get("content"), f"{name}.content")
     thoughts_in_text, visible = split_thinking(content)
     calls = tuple(_listed_calls(message.get("tool_calls"), f"{name}.tool_calls", index))
@@ -197,7 +208,7 @@ def _assistant_turn(message: Mapping[str, Any], name: str, index: int, think_blo
     thought = "\n".join(thoughts if think_blocks == "join" else thoughts[-1:])
     places = [*("\n".join((text, *parts)) for text, parts in fields), thought, visible if calls else ""]
     reasoning = next((text for place in places if (text := clean_reasoning(place))), "")
-    return _OpenTurn(reasoning=reasoning, text=visible, calls=calls)
+    return OpenTurn(reasoning=reasoning, text=visible, calls=calls)
 
 
 def _content(value: Any, name: str) -> tuple[str, tuple[str, ...]]:

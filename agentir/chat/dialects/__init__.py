@@ -1,0 +1,1 @@
+"""How each family of agents carries reasoning and tool calls; see `agentir.chat.dialects.dialect`."""

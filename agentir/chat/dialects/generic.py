@@ -1,0 +1,123 @@
+"""Tool calls as OpenAI's chat completions have them: vLLM with a tool parser, DeepSeek, Kimi and most hosted models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from agentir.chat.dialects.dialect import BadReplyError
+from agentir.chat.model import Finish, Generation, ToolSchema
+from agentir.chat.transcripts import ThinkBlocks, assistant_turn
+from agentir.jsonl import Misfit
+from agentir.records import Message, ToolCall
+
+FINISHES: dict[str, Finish] = {"length": "length", "content_filter": "filtered"}
+
+
+class GenericDialect:
+    """Tools in the request, calls in `tool_calls`, reasoning in `reasoning_content`, `reasoning`, parts or `<think>` tags.
+
+    Args:
+        think_blocks: which of several thoughts in one message is its reasoning.
+        send_reasoning: send `reasoning_content` back with earlier messages; most templates drop it, DeepSeek refuses it.
+    """
+
+    api: Literal["chat"] = "chat"
+
+    def __init__(self, think_blocks: ThinkBlocks = "last", send_reasoning: bool = False) -> None:
+        self.think_blocks = think_blocks
+        self.send_reasoning = send_reasoning
+
+    def request(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> dict[str, Any]:
+        """See `Dialect.request`."""
+        body: dict[str, Any] = {"messages": [self._sent(message) for message in messages]}
+        if tools:
+            body["tools"] = [function_tool(tool) for tool in tools]
+        return body
+
+    def read(self, reply: Mapping[str, Any]) -> Generation:
+        """See `Dialect.read`."""
+        message, finish = chat_message(reply)
+        try:
+            turn = assistant_turn(message, "message", 0, self.think_blocks)
+        except Misfit as misfit:
+            raise BadReplyError(str(misfit)) from None
+        return generation(turn.reasoning, turn.text, turn.calls, finish, message)
+
+    def _sent(self, message: Message) -> dict[str, Any]:
+        if message.role != "assistant":
+            return plain_message(message)
+        sent: dict[str, Any] = {"role": "assistant", "content": message.content}
+        if self.send_reasoning and message.reasoning:
+            sent["reasoning_content"] = message.reasoning
+        if message.calls:
+            sent["tool_calls"] = [sent_call(call) for call in message.calls]
+        return sent
+
+
+def plain_message(message: Message) -> dict[str, Any]:
+    """A message that is no assistant's, as chat completions take it."""
+    if message.role == "tool":
+        return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
+    return {"role": message.role, "content": message.content}
+
+
+def function_tool(tool: ToolSchema) -> dict[str, Any]:
+    """A tool as chat completions take it."""
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+def sent_call(call: ToolCall) -> dict[str, Any]:
+    """A call as it goes back to the server; arguments that were no JSON object go back as an empty one."""
+    arguments = call.raw_arguments if call.arguments is not None and call.raw_arguments else "{}"
+    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def chat_message(reply: Mapping[str, Any]) -> tuple[dict[str, Any], Finish]:
+    """The assistant's message in a reply of chat completions, and how it ended.
+
+    Raises:
+        BadReplyError: there is none.
+    """
+    choices = reply.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if not isinstance(choice, dict) or not isinstance(message, dict):
+        raise BadReplyError(f"expected choices[0].message, found {str(dict(reply))[:200]}")
+    return message, FINISHES.get(choice.get("finish_reason") or "", "stop")
+
+
+def generation(
+    reasoning: str,
+    text: str,
+    calls: Sequence[ToolCall],
+    finish: Finish,
+    raw: Any,
+    *,
+    answer: str | None = None,
+    notes: Sequence[str] = (),
+) -> Generation:
+    """A generation from its parts: cut or withheld, it has neither calls nor answer.
+
+    Args:
+        reasoning: the thinking.
+        text: what was said besides.
+        calls: the calls that were found.
+        finish: "length" or "filtered" where the server said so, otherwise "stop".
+        raw: what goes back to the server.
+        answer: the final answer; None: the text, if there are no calls.
+        notes: what was mended.
+    """
+    if finish in ("length", "filtered"):
+        return Generation(reasoning=reasoning, text=text, finish=finish, raw=raw, notes=tuple(notes))
+    found = text if answer is None else answer
+    return Generation(
+        reasoning=reasoning,
+        text=text,
+        calls=tuple(calls),
+        answer="" if calls else found.strip(),
+        finish="calls" if calls else "stop",
+        raw=raw,
+        notes=tuple(notes),
+    )
