@@ -21,7 +21,7 @@ from typing import Any, Self
 from agentir import __version__
 from agentir.config import Section, identity
 from agentir.errors import ArtifactError, InputError, LockedError
-from agentir.jsonl import JsonlAppender, Rejects, check_regular, write_jsonl
+from agentir.jsonl import JsonlAppender, Rejects, check_regular, write_jsonl, write_lines
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -222,10 +222,22 @@ class Artifact:
             write_text_atomically(self.folder / UNFINISHED, json.dumps(self._begun, indent=2) + "\n")
         return finished
 
+    @property
+    def inputs(self) -> dict[str, dict[str, str]]:
+        """Path and fingerprint of each input, as the manifest holds them."""
+        prints = self._begun["inputs"]
+        assert isinstance(prints, dict)
+        return {name: {"path": self._paths[name], "fingerprint": print_} for name, print_ in prints.items()}
+
     def write(self, name: str, records: Iterable[Any]) -> int:
         """Writes a whole JSON lines file; returns the number of lines."""
         self._files.add(name)
         return write_jsonl(self.folder / name, records)
+
+    def write_lines(self, name: str, lines: Iterable[bytes]) -> int:
+        """Writes a whole JSON lines file of lines that are written already; returns their number."""
+        self._files.add(name)
+        return write_lines(self.folder / name, lines)
 
     def write_text(self, name: str, text: str) -> None:
         """Writes a whole text file."""
@@ -259,15 +271,13 @@ class Artifact:
             for file in ([self.folder / name] if not (self.folder / name).is_dir() else (self.folder / name).rglob("*"))
             if file.is_file()
         }
-        inputs = self._begun["inputs"]
-        assert isinstance(inputs, dict)
         manifest = {
             "schema_version": SCHEMA_VERSION,
             "kind": self.kind,
             "agentir_version": __version__,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "config": self._begun["config"],
-            "inputs": {name: {"path": self._paths[name], "fingerprint": print_} for name, print_ in inputs.items()},
+            "inputs": self.inputs,
             "files": describe_files(self.folder, names),
             "report": report,
         }

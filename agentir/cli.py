@@ -1,10 +1,10 @@
 """The command `agentir`: finds a program and runs it; a program is imported only when it is called.
 
-    agentir synth extract|label|build   make training data from trajectories
-    agentir train                       fine-tune an embedder on it
+    agentir synth rollout|extract|label|build|export   make training data from trajectories
+    agentir train                                      fine-tune an embedder on it
     agentir index build|verify|search|serve
     agentir eval retrieval|report|bench
-    agentir demo                        all of it on the sample data
+    agentir demo                                       all of it on the sample data
 
 Every program takes `--config FILE` (TOML) and an option for each key; `agentir STAGE PROGRAM --help` lists them.
 """
@@ -26,9 +26,11 @@ from agentir.errors import AgentirError
 
 PROGRAMS: dict[str, dict[str, str]] = {
     "synth": {
+        "rollout": "questions -> trajectories of a search agent",
         "extract": "trajectories -> (reasoning, sub-query) pairs",
         "label": "sub-queries and oracle answers -> rankings, or candidate lists to send to an oracle",
         "build": "rankings -> training examples",
+        "export": "trajectories -> conversations to fine-tune an agent on",
     },
     "index": {
         "build": "corpus -> index folder",

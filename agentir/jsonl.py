@@ -156,7 +156,7 @@ def iter_objects(path: str | Path, rejects: Rejects) -> Iterator[tuple[int, dict
     """Yields (line number, object) of a JSON lines file; lines that hold no JSON object go to `rejects`."""
     for number, line in iter_lines(path):
         try:
-            value = _loads(line)
+            value = loads(line)
         except UnicodeDecodeError as error:
             rejects.add(path, number, "", "UTF-8 text", f"<byte 0x{line[error.start]:02x} at column {error.start + 1}>")
             continue
@@ -169,7 +169,13 @@ def iter_objects(path: str | Path, rejects: Rejects) -> Iterator[tuple[int, dict
         yield number, value
 
 
-def _loads(line: bytes) -> Any:
+def loads(line: bytes) -> Any:
+    """A JSON value, read as strictly as a line of a file, lone surrogates replaced.
+
+    Raises:
+        ValueError: that is no JSON, no UTF-8, or holds a number that is not finite.
+        RecursionError: it is nested too deeply.
+    """
     value = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
     if _SURROGATE_ESCAPE.search(line) or line.count(b"[") + line.count(b"{") > MAX_DEPTH:
         return _clean(value)
@@ -234,7 +240,7 @@ def read_records(path: str | Path, record_type: type[R], rejects: Rejects | None
         try:
             record: R = adapter.validate_json(line)
             if _MAYBE_NOT_FINITE.search(line):  # the validating parser lets NaN through
-                _loads(line)
+                loads(line)
         except ValidationError as error:
             add_validation_faults(collected, path, number, error)
         except (ValueError, RecursionError) as error:
@@ -277,12 +283,17 @@ def dumps(record: Any) -> str:
 
 def write_jsonl(path: str | Path, records: Iterable[Any]) -> int:
     """Writes a whole file, aside first and then moved into place; returns the number of lines."""
+    return write_lines(path, (dumps(record).encode("utf-8") + b"\n" for record in records))
+
+
+def write_lines(path: str | Path, lines: Iterable[bytes]) -> int:
+    """Writes a whole file of encoded lines with their ends, aside first and then moved into place; returns their number."""
     path = Path(path)
     part = path.with_name(path.name + ".part")
     count = 0
     with open(part, "wb") as file:
-        for record in records:
-            file.write(dumps(record).encode("utf-8") + b"\n")
+        for line in lines:
+            file.write(line)
             count += 1
         file.flush()
         os.fsync(file.fileno())
@@ -341,11 +352,17 @@ class JsonlAppender:
         self.num_cut = repair_tail(self.path)
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def append(self, record: Any) -> None:
-        """Writes one line; it survives the death of this process, and after `sync` that of the machine."""
+    def append(self, record: Any) -> int:
+        """Writes one line; it survives the death of this process, and after `sync` that of the machine.
+
+        Returns:
+            The number of bytes, line end included.
+        """
         data = dumps(record).encode("utf-8") + b"\n"
+        size = len(data)
         while data:
             data = data[os.write(self._fd, data) :]
+        return size
 
     def sync(self) -> None:
         """Forces what was appended to the disk."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from agentir.chat.transcripts import after_thinking
 from agentir.records import Vote
 
+AnswerForm = Literal["brackets", "json"]
+"""How a ranking is written: `[2] > [1]`, or `{"ranking": [2, 1]}`."""
 ORACLE_SYSTEM = (
     "You judge search results. An agent works on a complex question and searches step by step; you see one of its "
     "searches and the passages that were found. You also know the correct answer to the complex question, which the "
@@ -33,14 +37,15 @@ Complex question: {question}
 Correct answer: {answer}
 The agent's search: {query}
 
-Rank all {count} passages, the most helpful first, each number exactly once. Reply with the ranking alone, in the form \
-{example}, without any other word."""
+Rank all {count} passages, the most helpful first, each number exactly once. Reply with the ranking alone, {form}, \
+without any other word."""
 
 _ITEM = r"\[\s*\d+\s*\]"
 _CHAIN = re.compile(rf"{_ITEM}(?:\s*>\s*{_ITEM})+")
 _LISTED = re.compile(rf"{_ITEM}(?:[\s,;]*(?:\n[ \t]*(?:\d+[.)]|[-•])[ \t]*)?{_ITEM})*")
 _NUMBERS = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)+\s*\]")
 _BARE = re.compile(r"\d+(?:\s*>\s*\d+)+")
+_FENCE = re.compile(r"```\w*+(.*)```", re.DOTALL)
 _LIST_START = re.compile(
     r"(?:\A|\n|\b(?:rank\w*|order\w*|results?|answer|output|final)[ \t]*:)[ \t\[{(]*(?:(?:\d+[.)]|[-•])[ \t]*)?\Z",
     re.IGNORECASE,
@@ -77,7 +82,9 @@ class ParsedAnswer:
         return bool(self.num_repeated or self.num_invalid or self.num_missing)
 
 
-def oracle_messages(question: str, answers: Sequence[str], query: str, passages: Sequence[str]) -> list[dict[str, str]]:
+def oracle_messages(
+    question: str, answers: Sequence[str], query: str, passages: Sequence[str], form: AnswerForm = "brackets"
+) -> list[dict[str, str]]:
     """The chat messages that ask an oracle, who knows the answer, to rank passages for one search of an agent.
 
     As in AgentIR, the oracle does not see the agent's reasoning.
@@ -87,13 +94,14 @@ def oracle_messages(question: str, answers: Sequence[str], query: str, passages:
         answers: its accepted answers.
         query: what the agent searched for.
         passages: the candidates' texts, in the order of their numbers; line breaks in them become spaces.
+        form: how the ranking is to be written.
     """
     values = {
         "question": question,
         "answer": " / ".join(answers),
         "query": query,
         "count": len(passages),
-        "example": "[2] > [1]" if len(passages) < 3 else "[2] > [3] > [1]",
+        "form": _form_text(form, len(passages)),
     }
     body = "\n".join(f"[{number}] {' '.join(text.split())}" for number, text in enumerate(passages, start=1))
     # The passages are joined on, not formatted in: braces in them are plain text.
@@ -101,22 +109,48 @@ def oracle_messages(question: str, answers: Sequence[str], query: str, passages:
     return [{"role": "system", "content": ORACLE_SYSTEM}, {"role": "user", "content": user}]
 
 
+def _form_text(form: AnswerForm, count: int) -> str:
+    """How the ranking is to be written, with an example that names no passage that is not there."""
+    example = [1] if count < 2 else [2, 1] if count < 3 else [2, 3, 1]
+    if form == "json":
+        return f"as JSON in the form {json.dumps({'ranking': example})}"
+    return f"in the form {' > '.join(f'[{number}]' for number in example)}"
+
+
+def ranking_schema(num_candidates: int) -> dict[str, Any]:
+    """The JSON schema of a ranking of all candidates, `{"ranking": [2, 1]}`.
+
+    That each number stands there once is not in it: servers refuse a schema with `uniqueItems`, which none of their
+    grammars can hold to. `parse_listwise` mends and counts repeated numbers.
+    """
+    number = {"type": "integer", "minimum": 1, "maximum": num_candidates}
+    ranking = {"type": "array", "items": number, "minItems": num_candidates, "maxItems": num_candidates}
+    return {
+        "type": "object",
+        "properties": {"ranking": ranking},
+        "required": ["ranking"],
+        "additionalProperties": False,
+    }
+
+
 def parse_listwise(answer: str | None, num_candidates: int) -> ParsedAnswer:
     """Reads a listwise answer as a permutation of the candidates.
 
-    Only what follows the last closed thought is read. The ranking is the last unbroken chain `[2] > [1] > ...`. Without
-    one it is the only list of two numbers or more that begins a line or follows "Ranking:" and the like, and ends its
-    line: `[2], [1]`, one number a line, `[2, 1]`, or `{"ranking": [2, 1]}`; several such lists (relevant, irrelevant)
-    are no ranking. Or it is the whole answer, where that is `[2]` or `2 > 1` and nothing else. Numbers elsewhere in
-    prose (years, counts, a mention of `[2]`) are never read. Bold, full-width digits and brackets and "≻" are
-    understood.
+    Only what follows the last closed thought is read. Where that is a JSON object, bare or in a fence, its `ranking` is
+    read. Else the ranking is the last unbroken chain `[2] > [1] > ...`. Without one it is the only list of two numbers or
+    more that begins a line or follows "Ranking:" and the like, and ends its line: `[2], [1]`, one number a line,
+    `[2, 1]`, or `{"ranking": [2, 1]}`; several such lists (relevant, irrelevant) are no ranking. Or it is the whole
+    answer, where that is `[2]` or `2 > 1` and nothing else. Numbers elsewhere in prose (years, counts, a mention of
+    `[2]`) are never read. Bold, full-width digits and brackets and "≻" are understood.
 
     Args:
         answer: the model's text; None where it gave none.
         num_candidates: how many candidates it was shown.
     """
-    text = unicodedata.normalize("NFKC", after_thinking(answer or "")).translate(_UNIFY).strip()
-    numbers = _find_ranking(text)
+    given = after_thinking(answer or "")
+    numbers = _json_ranking(given)
+    if numbers is None:
+        numbers = _find_ranking(unicodedata.normalize("NFKC", given).translate(_UNIFY).strip())
     valid = [number for number in numbers if 1 <= number <= num_candidates]
     ranked = list(dict.fromkeys(number - 1 for number in valid))
     named = set(ranked)
@@ -128,6 +162,19 @@ def parse_listwise(answer: str | None, num_candidates: int) -> ParsedAnswer:
         num_invalid=len(numbers) - len(valid),
         num_missing=len(missing) if ranked else 0,
     )
+
+
+def _json_ranking(text: str) -> list[int] | None:
+    """The numbers of a text that is a JSON object with a `ranking`, None where it is none."""
+    fenced = _FENCE.fullmatch(text)
+    try:
+        value = json.loads(fenced[1] if fenced else text)
+    except (ValueError, RecursionError):
+        return None
+    ranking = value.get("ranking") if isinstance(value, dict) else None
+    if not isinstance(ranking, list) or not all(type(number) is int for number in ranking):
+        return None
+    return ranking
 
 
 def _find_ranking(text: str) -> list[int]:

@@ -2,11 +2,15 @@
 
     agentir synth build --rankings data/rankings --questions questions.jsonl --corpus index/ --out data/examples
 
-Writes train.jsonl, dev.jsonl and heldout.jsonl (examples by id), and tevatron.jsonl (the training rows with their
-texts, as Tevatron and AgentIR read them). Where the oracle ranked a part of its list only, a hard negative stands in the
-worse half of the list. A gold document of the same question, or of any held-out or development question, is never one,
-and neither is a document with the text of one of these or of a positive. A ranking is left out where its positive is, or
-has the text of, gold that its side must not train to find: for a training question that of held-out and development
+Writes train.jsonl, dev.jsonl and heldout.jsonl (examples by id), the training rows with their texts in the chosen formats,
+and CARD.md, which tells how all of it was made. The formats are tevatron (tevatron.jsonl, as Tevatron and AgentIR read it),
+sentence-transformers (sentence-transformers.jsonl with anchor, positive, negative_1 ...), both of training questions only,
+and datasets (a folder with all sides for `datasets.load_dataset`).
+
+Where the oracle ranked a part of its list only, a hard negative stands in the worse half of the list. A gold document of
+the same question, or of any held-out or development question, is never one, and neither is a document with the text of one
+of these or of a positive, or another chunk of a positive's document. A ranking is left out where its positive is, or has
+the text of, gold that its side must not train to find: for a training question that of held-out and development
 questions, for a development question that of held-out questions.
 """
 
@@ -14,12 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agentir.artifacts import MANIFEST, Artifact, read_manifest
-from agentir.config import Field, ProgramConfig
+from agentir.config import Field, ProgramConfig, identity
 from agentir.corpus.qa import read_questions
-from agentir.drsynth.examples import NUM_NEGATIVES, NUM_POSITIVES, ExampleSet, GoldGuard, make_examples
+from agentir.drsynth.columns import TEMPLATE, column_rows
+from agentir.drsynth.data_card import CARD, data_card
+from agentir.drsynth.examples import ExampleRules, ExampleSet, GoldGuard, make_examples
 from agentir.drsynth.report import describe_examples
 from agentir.drsynth.splits import SPLITS, Split, split_questions
 from agentir.drsynth.tevatron import tevatron_row
@@ -28,9 +34,18 @@ from agentir.records import Document, QAItem, Ranking
 from agentir.search.documents import find_documents
 
 RANKINGS = "rankings.jsonl"
+LEFT_OUT = (
+    "rerank_failed",
+    "rankings_of_unknown_questions",
+    "positive_is_heldout_gold",
+    "partly_ranked_lists",
+    "below_min_agreement",
+    "over_max_per_question",
+)
+Format = Literal["tevatron", "sentence-transformers", "datasets"]
 
 
-class Config(ProgramConfig):
+class Config(ProgramConfig, ExampleRules):
     """What examples are made of, and how."""
 
     rankings: Path
@@ -39,21 +54,19 @@ class Config(ProgramConfig):
     """The questions of the rankings, JSON lines (also .gz); a `split` (train, dev, heldout) given there is kept."""
     corpus: Path
     """Where the texts are: an index folder, the corpus as JSON lines (also .gz), or a BEIR folder."""
-    num_positives: int = Field(default=NUM_POSITIVES, ge=1)
-    """How many documents from the front of a ranking are positives."""
-    num_negatives: int = Field(default=NUM_NEGATIVES, ge=0)
-    """How many documents from its end are hard negatives, at most; those of a partly ranked list stand in its worse half."""
     heldout_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of the questions without a given split to hold out; questions that share gold documents stay together."""
     dev_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of the training questions to set apart for choosing between models, cut in the same way."""
-    seed: int = 0
-    """Fixes which questions are drawn."""
+    formats: tuple[Format, ...] = ("tevatron",)
+    """What is written beside the examples by id: tevatron, sentence-transformers, datasets (needs the extra `train`)."""
 
 
 def main(config: Config) -> None:
     """Reads rankings, splits the questions, makes the examples, and reports everything that was kept out."""
-    read_manifest(config.rankings, "rankings")
+    if "datasets" in config.formats:
+        import agentir.drsynth.parquet  # noqa: F401  # tells before any work that its package is missing
+    rankings_manifest = read_manifest(config.rankings, "rankings")
     rankings = list(read_records(config.rankings / RANKINGS, Ranking))
     rejects = Rejects(set_aside=config.on_bad_line == "set_aside")
     questions = {item.qid: item for item in read_questions(config.questions, rejects)}
@@ -74,23 +87,23 @@ def main(config: Config) -> None:
         if artifact.complete:
             print(f"{config.out}: complete already")
             return
-        made = make_examples(
-            usable, guard, splits, num_positives=config.num_positives, num_negatives=config.num_negatives
-        )
+        made = make_examples(usable, guard, splits, config)
         for split in SPLITS:
             artifact.write(f"{split}.jsonl", made.examples[split])
-        # A row without negatives would stop Tevatron, which draws them with replacement.
-        rows = [tevatron_row(example, documents) for example in made.examples["train"] if example.negative_docids]
-        artifact.write("tevatron.jsonl", rows)
         report: dict[str, Any] = {
             "rankings": len(rankings),
             **made.counts,
             "questions": {split: sum(side == split for side in splits.values()) for split in SPLITS},
             "questions_without_gold": sum(not item.gold_docids for item in questions.values()),
             "gold_docids_not_in_corpus": sorted(gold - documents.keys()),
-            "tevatron_rows": len(rows),
+            **_write_training_rows(config, artifact, made, documents),
             **{split: _describe(made, split, questions, config.num_negatives) for split in SPLITS},
         }
+        options = identity(config, ignore=("out", *inputs))
+        card = data_card(options, artifact.inputs, rankings_manifest, report, len(rejects.items))
+        artifact.write_text(CARD, card)
+        if "datasets" in config.formats:
+            _write_datasets(artifact, made, documents, card)
         artifact.finish(report, rejects)
     _tell(config.out, report, len(rejects.items))
 
@@ -108,10 +121,43 @@ def _without_dangling(
     return usable
 
 
+def _write_training_rows(
+    config: Config, artifact: Artifact, made: ExampleSet, documents: Mapping[str, Document]
+) -> dict[str, Any]:
+    """Writes the rows of the training questions, and of no others; returns what the report says of them."""
+    examples = made.examples["train"]
+    said: dict[str, Any] = {}
+    if "tevatron" in config.formats:
+        # A row without negatives would stop Tevatron, which draws them with replacement.
+        rows = (tevatron_row(example, documents) for example in examples if example.negative_docids)
+        said["tevatron_rows"] = artifact.write("tevatron.jsonl", rows)
+    if "sentence-transformers" in config.formats:
+        columns = (row for example in examples for row in column_rows(example, documents, config.num_negatives))
+        said["sentence_transformers_rows"] = artifact.write("sentence-transformers.jsonl", columns)
+        said["sentence_transformers_examples_with_too_few_negatives"] = sum(
+            len(example.negative_docids) < config.num_negatives for example in examples
+        )
+        said["sentence_transformers_template"] = TEMPLATE.hash
+    return said
+
+
+def _write_datasets(artifact: Artifact, made: ExampleSet, documents: Mapping[str, Document], card: str) -> None:
+    """Writes the folder, each side in a file of its own, and the card as its README; `datasets` reads no empty side."""
+    from agentir.drsynth.parquet import front_matter, write_parquet
+
+    folder = artifact.include("datasets")
+    folder.mkdir(exist_ok=True)
+    files: dict[str, str] = {}
+    for split in (split for split in SPLITS if made.examples[split]):
+        files[split] = f"{split}.parquet"
+        write_parquet(folder / files[split], made.examples[split], documents)
+    artifact.write_text("datasets/README.md", front_matter(files) + card)
+
+
 def _describe(made: ExampleSet, split: Split, questions: Mapping[str, QAItem], num_negatives: int) -> dict[str, Any]:
     negatives = [len(example.negative_docids) for example in made.examples[split]]
     return {
-        **describe_examples(made.examples[split], questions),
+        **describe_examples(made.examples[split], questions, made.ranked_shares[split]),
         "passed_over_as_negatives": dict(made.passed_over[split]),
         "with_fewer_negatives": sum(0 < number < num_negatives for number in negatives),
         "without_negatives": sum(number == 0 for number in negatives),
@@ -121,7 +167,7 @@ def _describe(made: ExampleSet, split: Split, questions: Mapping[str, QAItem], n
 def _tell(out: Path, report: Mapping[str, Any], num_set_aside: int) -> None:
     sizes = ", ".join(f"{report[split]['examples']} {split}" for split in SPLITS)
     print(f"{sizes} examples of {report['rankings']} rankings -> {out}")
-    for name in ("rerank_failed", "rankings_of_unknown_questions", "positive_is_heldout_gold", "partly_ranked_lists"):
+    for name in LEFT_OUT:
         print(f"  {name.replace('_', ' ')}: {report[name]}")
     train = report["train"]
     reasons = ", ".join(

@@ -2,7 +2,8 @@
 
     agentir synth extract --trajectories runs.jsonl --questions questions.jsonl --out data/subqueries
 
-The trajectories are OpenAI chat messages, one episode a line with the id of its question. Writes subqueries.jsonl.
+The trajectories are a folder that `agentir synth rollout` wrote, or OpenAI chat messages, one episode a line with the id of
+its question. Writes subqueries.jsonl.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from collections import Counter
 from pathlib import Path
 
 from agentir.artifacts import Artifact
-from agentir.chat.transcripts import ThinkBlocks, read_trajectories
+from agentir.chat.transcripts import ThinkBlocks
 from agentir.config import ProgramConfig
 from agentir.corpus.qa import read_questions
 from agentir.drsynth.extraction import ExtractionOptions, extract
-from agentir.errors import InputError
+from agentir.drsynth.trajectories import has_accepted_answer, load_trajectories
 from agentir.jsonl import Rejects
-from agentir.records import Trajectory
 
 
 class Config(ProgramConfig, ExtractionOptions):
     """What is extracted, and how."""
 
     trajectories: tuple[Path, ...]
-    """Files of episodes, JSON lines (also .gz) with qid, messages, and optionally agent and status."""
+    """Folders of `agentir synth rollout`, or files of episodes, JSON lines (also .gz) with qid, messages, and optionally
+    agent and status."""
     questions: Path
     """The questions of the episodes, JSON lines (also .gz) with qid, question, answer, gold_docids."""
     think_blocks: ThinkBlocks = "last"
@@ -35,7 +36,7 @@ def main(config: Config) -> None:
     """Reads questions and trajectories, extracts, and reports what was left out."""
     rejects = Rejects(set_aside=config.on_bad_line == "set_aside")
     questions = {item.qid: item for item in read_questions(config.questions, rejects)}
-    trajectories = _read_all(config, rejects)
+    trajectories = load_trajectories(config.trajectories, rejects, config.think_blocks)
     rejects.check()
     inputs = {f"trajectories[{n}]" if n else "trajectories": path for n, path in enumerate(config.trajectories)}
     with Artifact(config.out, "subqueries", config, inputs={**inputs, "questions": config.questions}) as artifact:
@@ -49,6 +50,10 @@ def main(config: Config) -> None:
             "questions": len(questions),
             "questions_without_gold": sum(not item.gold_docids for item in questions.values()),
             "questions_without_answer": sum(not item.answers for item in questions.values()),
+            "trajectories_with_matching_answer": sum(
+                trajectory.qid in questions and has_accepted_answer(trajectory, questions[trajectory.qid])
+                for trajectory in trajectories
+            ),
             "trajectories_by_status": dict(Counter(trajectory.status for trajectory in trajectories)),
         }
         artifact.finish(report, rejects)
@@ -57,19 +62,3 @@ def main(config: Config) -> None:
         if isinstance(count, int) and count and name not in ("subqueries", "trajectories", "questions"):
             print(f"  {name.replace('_', ' ')}: {count}")
     print(f"  lines set aside: {len(rejects.items)}")
-
-
-def _read_all(config: Config, rejects: Rejects) -> list[Trajectory]:
-    """The episodes of all files; a question has one, because a sub-query is known by question and turn."""
-    files: dict[str, Path] = {}
-    trajectories: list[Trajectory] = []
-    for path in config.trajectories:
-        for trajectory in read_trajectories(path, rejects, config.think_blocks):
-            if (first := files.get(trajectory.qid)) is not None:
-                raise InputError(
-                    f"{path}: expected episodes of other questions than {first}, found {trajectory.qid!r} again; "
-                    "extract several episodes of a question into several artifacts"
-                )
-            files[trajectory.qid] = path
-            trajectories.append(trajectory)
-    return trajectories

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import lzma
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from scripted_server import Reply, ScriptedServer, Seen
 
 NO_SKIPS = os.environ.get("AGENTIR_NO_SKIPS") == "1"
 
@@ -31,6 +32,20 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     report = yield
     _refuse_skip(report)
     return report
+
+
+@pytest.fixture
+def chat_server() -> Iterator[Callable[[Callable[[Seen], Reply]], ScriptedServer]]:
+    """Starts real HTTP servers that play a script, and stops them."""
+    servers: list[ScriptedServer] = []
+
+    def start(script: Callable[[Seen], Reply]) -> ScriptedServer:
+        servers.append(ScriptedServer(script))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
 
 
 @pytest.fixture(scope="session")

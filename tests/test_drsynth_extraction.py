@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,3 +104,30 @@ def test_turns_after_the_limit_are_counted() -> None:
 def test_trajectories_of_unknown_questions_and_without_searches_are_counted() -> None:
     assert extracted(turn(0, "r", {"query": "a"}), qid="other") == ([], {"trajectories_of_unknown_questions": 1})
     assert extracted(turn(0, "answer")) == ([], {"trajectories_without_searches": 1})
+
+
+def test_turns_that_were_cut_are_not_used_and_no_turn_changes_its_number() -> None:
+    cut = replace(turn(1, "half a thought", {"query": "b"}), finish="length")
+    subqueries, counts = extracted(turn(0, "r", {"query": "a"}), cut, turn(2, "s", {"query": "c"}))
+    assert keys(subqueries) == [("q_turn0", "r", "a"), ("q_turn2", "s", "c")]
+    assert counts == {"cut_turns": 1}
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "used", "reason"),
+    [
+        ("failed", "x", "all", "failed_trajectories"),
+        ("incomplete", "", "all", None),
+        ("incomplete", " ", "answered", "trajectories_without_answer"),
+        ("forced", "y", "answered", None),
+        ("completed", "y", "correct", "trajectories_with_other_answer"),
+        ("completed", "It is X.", "correct", None),
+        ("failed", "x", "correct", "failed_trajectories"),
+    ],
+)
+def test_which_trajectories_are_used(status: str, answer: str, used: Any, reason: str | None) -> None:
+    trajectory = Trajectory(qid="q", agent="a", turns=(turn(0, "r", {"query": "a"}),), answer=answer, status=status)
+    subqueries, counts = extract([trajectory], QUESTIONS, ExtractionOptions(trajectories_used=used))
+    assert len(subqueries) == (reason is None)
+    left_out = ("failed_trajectories", "trajectories_without_answer", "trajectories_with_other_answer")
+    assert {name for name in left_out if counts[name]} == ({reason} if reason else set())

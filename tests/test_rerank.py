@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentir.rerank import oracle_messages, parse_listwise
+from agentir.rerank import AnswerForm, oracle_messages, parse_listwise, ranking_schema
 
 CASES = Path(__file__).parent / "data" / "cases"
 
@@ -51,8 +51,46 @@ Rank all 3 passages, the most helpful first, each number exactly once. Reply wit
     }
 
 
-def test_the_example_in_the_prompt_names_no_passage_that_is_not_there() -> None:
-    assert "in the form [2] > [1], without" in oracle_messages("q", ["a"], "s", ["x", "y"])[1]["content"]
+def test_the_oracle_prompt_that_wants_json_differs_in_its_last_line_only() -> None:
+    brackets, as_json = (oracle_messages("q", ["a"], "s", ["x", "y", "z"], form) for form in ("brackets", "json"))
+    assert as_json[0] == brackets[0]
+    *body, last = as_json[1]["content"].split("\n")
+    assert body == brackets[1]["content"].split("\n")[:-1]
+    assert last == (
+        "Rank all 3 passages, the most helpful first, each number exactly once. Reply with the ranking alone, as JSON in "
+        'the form {"ranking": [2, 3, 1]}, without any other word.'
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "passages", "end"),
+    [
+        ("brackets", ["x", "y"], "in the form [2] > [1], without any other word."),
+        ("brackets", ["x"], "in the form [1], without any other word."),
+        ("json", ["x", "y"], 'as JSON in the form {"ranking": [2, 1]}, without any other word.'),
+        ("json", ["x"], 'as JSON in the form {"ranking": [1]}, without any other word.'),
+    ],
+)
+def test_the_example_in_the_prompt_names_no_passage_that_is_not_there(
+    form: AnswerForm, passages: list[str], end: str
+) -> None:
+    assert oracle_messages("q", ["a"], "s", passages, form)[1]["content"].endswith(end)
+
+
+def test_the_schema_of_a_ranking_is_this_one() -> None:
+    assert ranking_schema(3) == {
+        "type": "object",
+        "properties": {
+            "ranking": {
+                "type": "array",
+                "items": {"type": "integer", "minimum": 1, "maximum": 3},
+                "minItems": 3,
+                "maxItems": 3,
+            }
+        },
+        "required": ["ranking"],
+        "additionalProperties": False,
+    }
 
 
 def test_repeated_and_missing_numbers_are_mended_and_counted() -> None:
@@ -109,6 +147,17 @@ def test_an_answer_without_a_ranking_leaves_the_order_shown_and_says_so(text: st
         ('["3", "1"]', [3, 1]),
         ('{"ranking": [3, 1, 2]}', [3, 1, 2]),
         ('```json\n{"order": ["[3]", "[1]"]}\n```', [3, 1]),
+        ('{"ranking": [3]}', [3]),
+        ('{"ranking":[3,1,3,9]}', [3, 1]),
+        ('{"thoughts": "[1] > [2] is wrong: [2, 5]", "ranking": [3, 1], "others": [2, 5]}', [3, 1]),
+        ('```json\n{\n  "ranking": [\n    3,\n    1\n  ]\n}\n```', [3, 1]),
+        ('```\n{"ranking": [3]}\n```', [3]),
+        ('<think>{"ranking": [1, 2]}</think>\n\n{"ranking": [3, 1]}', [3, 1]),
+        ('Here it is:\n```json\n{"ranking": [3, 1]}\n```', [3, 1]),
+        ('{"ranking": []}', []),
+        ('{"ranking": [3, 1', []),
+        ('{"ranking": [3.5, 1.5]}', []),
+        ('{"ranking": [true, true]}', []),
         ("3 > 1 > 2", [3, 1, 2]),
         ("[3]", [3]),
         ("[03] > [1]", [3, 1]),
@@ -138,7 +187,9 @@ def test_every_answer_gives_a_permutation(text: str, num_candidates: int) -> Non
     assert vote.parsed == (vote.ranked_count > 0)
 
 
-@pytest.mark.parametrize("piece", ["[", "[1]", "[1] ", "[1]\n", "1 ", "1>", "[1]\n1.", "<think>", "\n"])
+@pytest.mark.parametrize(
+    "piece", ["[", "[1]", "[1] ", "[1]\n", "1 ", "1>", "[1]\n1.", "<think>", "\n", "```", "```a", "```\n "]
+)
 def test_a_runaway_answer_is_read_in_reasonable_time(piece: str) -> None:
     start = time.monotonic()
     parse_listwise(piece * 50_000 + "x", 5)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
+from agentir.chat.written_calls import WrittenCalls, json_value, tagged_calls
 from agentir.jsonl import Misfit, Rejects, as_id, iter_objects
 from agentir.records import ToolCall, ToolResult, Trajectory, Turn
 
@@ -22,7 +23,6 @@ ThinkBlocks = Literal["last", "join"]
 """Which of several thoughts in one message is the reasoning; AgentIR takes the last (react_agent.py)."""
 ID_KEYS = ("qid", "id", "query_id")
 _THINK_TAG = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
-_CALL_BLOCK = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _MARKUP = re.compile(
     "|".join(rf"<{tag}\s*>(?:(?!<{tag}\s*>).)*?</{tag}\s*>" for tag in ("tool_call", "function_call"))
     + r"|</?(?:tool_call|function_call|think(?:ing)?)\s*>",
@@ -84,6 +84,12 @@ def clean_reasoning(text: str) -> str:
     return " ".join(part for piece in _MARKUP.split(text) if (part := piece.strip()))
 
 
+def tagged_answer(text: str) -> str | None:
+    """What stands between `<answer>` tags; None where there are none."""
+    block = _ANSWER_BLOCK.search(text)
+    return block[1].strip() if block else None
+
+
 def is_failure(content: str) -> bool:
     """Whether a tool's result says that the call failed.
 
@@ -91,7 +97,7 @@ def is_failure(content: str) -> bool:
     or a text that begins like a failure: "Error:", "TimeoutError:", "Search error for", "[Failed]", "Failed to",
     "[Search] Invalid request", "Traceback (most recent call last)". A result that found nothing is no failure.
     """
-    value = _json(content)
+    value = json_value(content)
     if isinstance(value, dict):
         said = value.get("error") or value.get("isError") or value.get("status") in ("error", "failed")
         return bool(said) or value.get("success") is False
@@ -101,7 +107,7 @@ def is_failure(content: str) -> bool:
 def docids_in(content: str) -> tuple[str, ...]:
     """The ids of the documents in a tool's result, where it is JSON: objects with a `docid`, alone, listed, or in a
     list inside an object."""
-    value = _json(content)
+    value = json_value(content)
     entries = (
         [value, *(inner for inner in value.values() if isinstance(inner, list))] if isinstance(value, dict) else [value]
     )
@@ -112,14 +118,20 @@ def docids_in(content: str) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class OpenTurn:
-    """A turn whose results are still being collected."""
+    """A turn whose results are still being collected.
+
+    `thought` is the reasoning as the model wrote it, with any markup; `notes` say what had to be mended in its calls.
+    """
 
     reasoning: str
     text: str
     calls: tuple[ToolCall, ...]
+    thought: str = ""
+    notes: tuple[str, ...] = ()
     results: dict[int, ToolResult] = field(default_factory=dict)
 
     def waiting(self, call_id: str | None = None) -> list[int]:
+        """Places of the calls (with this id) that have no result yet."""
         return [n for n, call in enumerate(self.calls) if n not in self.results and call_id in (None, call.call_id)]
 
 
@@ -142,14 +154,14 @@ def turns_from_messages(messages: Sequence[Any], think_blocks: ThinkBlocks = "la
         name = f"messages[{number}]"
         role = message.get("role") if isinstance(message, dict) else None
         if role == "assistant":
-            turns.append(assistant_turn(message, name, len(turns), think_blocks))
+            turns.append(assistant_turn(message, name, f"turn{len(turns)}.", think_blocks))
         elif role == "tool":
-            content = _content(message.get("content"), f"{name}.content")[0]
+            content = message_text(message.get("content"), f"{name}.content")[0]
             _add_result(
                 turns, message.get("tool_call_id"), content, bool(message.get("is_error")), f"{name}.tool_call_id"
             )
         elif role == "user":
-            content = _content(message.get("content"), f"{name}.content")[0]
+            content = message_text(message.get("content"), f"{name}.content")[0]
             if content.lstrip().startswith("<tool_response>"):
                 for block in _RESPONSE_BLOCK.findall(content):
                     _add_result(turns, None, block.strip(), False, name)
@@ -185,33 +197,43 @@ def _add_result(turns: Sequence[OpenTurn], call_id: Any, content: str, failed: b
     )
 
 
-def assistant_turn(message: Mapping[str, Any], name: str, index: int, think_blocks: ThinkBlocks) -> OpenTurn:
+def assistant_turn(message: Mapping[str, Any], name: str, prefix: str, think_blocks: ThinkBlocks) -> OpenTurn:
     """Reasoning, text and calls of an assistant's message.
 
     Args:
         message: in OpenAI's chat format.
         name: what an error calls it.
-        index: of the turn; makes ids for calls without one.
+        prefix: begins the ids of calls that have none; their number in the message follows.
         think_blocks: which of several thoughts is the reasoning.
 
     Raises:
         Misfit: a part of the message does not fit.
     """
-    content, thoughts_in_parts = _content(message.get("content"), f"{name}.content")
-    thoughts_in_text, visible = split_thinking(content)
-    calls = tuple(_listed_calls(message.get("tool_calls"), f"{name}.tool_calls", index))
-    if not calls and "<tool_call>" in visible:
-        calls = tuple(_written_calls(visible, index))
-        visible = _CALL_BLOCK.sub("", visible).strip()
-    fields = [_content(message.get(key), f"{name}.{key}") for key in ("reasoning_content", "reasoning")]
+    content, thoughts_in_parts = message_text(message.get("content"), f"{name}.content")
+    calls = tuple(_listed_calls(message.get("tool_calls"), f"{name}.tool_calls", prefix))
+    thoughts_in_text, visible = split_thinking(content if calls else _closed_before_call(content))
+    written = WrittenCalls((), visible) if calls else tagged_calls(visible)
+    calls = calls or tuple(replace(call, call_id=f"{prefix}{number}") for number, call in enumerate(written.calls))
+    fields = [message_text(message.get(key), f"{name}.{key}") for key in ("reasoning_content", "reasoning")]
     thoughts = [*thoughts_in_parts, *thoughts_in_text]
     thought = "\n".join(thoughts if think_blocks == "join" else thoughts[-1:])
-    places = [*("\n".join((text, *parts)) for text, parts in fields), thought, visible if calls else ""]
-    reasoning = next((text for place in places if (text := clean_reasoning(place))), "")
-    return OpenTurn(reasoning=reasoning, text=visible, calls=calls)
+    places = [*("\n".join((text, *parts)) for text, parts in fields), thought, written.text if calls else ""]
+    shown = [place for place in places if place.strip()]
+    thought = next((place for place in shown if clean_reasoning(place)), "".join(shown[:1]))
+    return OpenTurn(
+        reasoning=clean_reasoning(thought), text=written.text, calls=calls, thought=thought, notes=written.notes
+    )
 
 
-def _content(value: Any, name: str) -> tuple[str, tuple[str, ...]]:
+def _closed_before_call(content: str) -> str:
+    """The text, with a thought that is never closed ended before the tool call it holds: that call was meant."""
+    tags = list(_THINK_TAG.finditer(content))
+    if tags and not tags[-1][1] and (place := content.find("<tool_call>", tags[-1].end())) >= 0:
+        return f"{content[:place]}</think>{content[place:]}"
+    return content
+
+
+def message_text(value: Any, name: str) -> tuple[str, tuple[str, ...]]:
     """The text of a message's content and the thoughts among its parts; parts of other kinds (images) have none."""
     if value is None or isinstance(value, str):
         return value or "", ()
@@ -223,7 +245,7 @@ def _content(value: Any, name: str) -> tuple[str, tuple[str, ...]]:
         if isinstance(part, str):
             texts.append(part)
         elif part.get("type") in ("thinking", "reasoning"):
-            inner, nested = _content(part.get("thinking", part.get("text")), name)
+            inner, nested = message_text(part.get("thinking", part.get("text")), name)
             thoughts.extend(text for text in (inner, *nested) if text)
         elif isinstance(text := part.get("text"), str):
             texts.append(text)
@@ -234,7 +256,7 @@ def _is_part(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("type"), str)
 
 
-def _listed_calls(value: Any, name: str, turn: int) -> Iterator[ToolCall]:
+def _listed_calls(value: Any, name: str, prefix: str) -> Iterator[ToolCall]:
     if value is None:
         return
     if not isinstance(value, list):
@@ -245,38 +267,13 @@ def _listed_calls(value: Any, name: str, turn: int) -> Iterator[ToolCall]:
             raise Misfit(f"{name}[{number}]", "a call with function.name", call)
         given = function.get("arguments")
         raw = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-        arguments = _json(raw)
+        arguments = json_value(raw)
         yield ToolCall(
-            call_id=str(call["id"]) if call.get("id") is not None else f"turn{turn}.{number}",
+            call_id=str(call["id"]) if call.get("id") is not None else f"{prefix}{number}",
             name=function["name"],
             arguments=arguments if isinstance(arguments, dict) else None,
             raw_arguments=raw,
         )
-
-
-def _written_calls(text: str, turn: int) -> Iterator[ToolCall]:
-    for number, raw in enumerate(_CALL_BLOCK.findall(text)):
-        value = _json(raw)
-        call = value if isinstance(value, dict) else {}
-        name, arguments = call.get("name"), call.get("arguments")
-        yield ToolCall(
-            call_id=f"turn{turn}.{number}",
-            name=name if isinstance(name, str) else "",
-            arguments=arguments if isinstance(arguments, dict) else None,
-            raw_arguments=raw.strip(),
-        )
-
-
-def _json(text: str) -> Any:
-    """The JSON value of a text, None where it is none."""
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def read_trajectories(path: str | Path, rejects: Rejects, think_blocks: ThinkBlocks = "last") -> list[Trajectory]:
@@ -321,8 +318,8 @@ def _trajectory(row: Mapping[str, Any], think_blocks: ThinkBlocks) -> Trajectory
             raise Misfit(name, "a text", value)
     turns = turns_from_messages(messages, think_blocks)
     said = turns[-1].text if turns and not turns[-1].calls else ""
-    block = _ANSWER_BLOCK.search(said)
-    answer = block[1].strip() if block else said
+    tagged = tagged_answer(said)
+    answer = said if tagged is None else tagged
     return Trajectory(
         qid=qid, agent=given["agent"] or "unknown", turns=turns, answer=answer, status=given["status"] or "unknown"
     )

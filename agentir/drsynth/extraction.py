@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from agentir.config import Field, Section
+from agentir.drsynth.trajectories import has_accepted_answer
 from agentir.records import QAItem, SubQuery, ToolCall, Trajectory, Turn
 
 
@@ -23,6 +24,9 @@ class ExtractionOptions(Section):
     """Whether sub-queries without a reasoning are kept; their training text says `Empty` in its place."""
     max_turns: int | None = Field(default=None, ge=1)
     """How many turns of each trajectory are used, counted from its beginning; all by default."""
+    trajectories_used: Literal["all", "answered", "correct"] = "all"
+    """Which trajectories are used: all but the failed ones, those with an answer, or those whose answer holds an accepted
+    one."""
 
 
 def extract(
@@ -31,7 +35,7 @@ def extract(
     """Takes the sub-queries out of trajectories.
 
     `SubQuery.call` numbers the queries of a turn over all its searches; one that cannot be used keeps its number, so
-    that ids do not depend on it.
+    that ids do not depend on it. Turns that were cut, and trajectories whose model failed, are not used.
 
     Args:
         trajectories: one a question.
@@ -47,7 +51,11 @@ def extract(
             (
                 "trajectories",
                 "trajectories_of_unknown_questions",
+                "failed_trajectories",
+                "trajectories_without_answer",
+                "trajectories_with_other_answer",
                 "trajectories_without_searches",
+                "cut_turns",
                 "turns_after_max_turns",
                 "calls_of_other_tools",
                 "calls_with_bad_arguments",
@@ -66,6 +74,9 @@ def extract(
         if item is None:
             counts["trajectories_of_unknown_questions"] += 1
             continue
+        if (reason := _left_out(trajectory, item, options)) is not None:
+            counts[reason] += 1
+            continue
         found = list(_subqueries(trajectory, item.question, options, counts))
         counts["trajectories_without_searches"] += not found
         for subquery in found:
@@ -78,6 +89,17 @@ def extract(
     return subqueries, counts
 
 
+def _left_out(trajectory: Trajectory, item: QAItem, options: ExtractionOptions) -> str | None:
+    """What a trajectory that is not used is counted as."""
+    if trajectory.status == "failed":
+        return "failed_trajectories"
+    if options.trajectories_used == "answered" and not trajectory.answer.strip():
+        return "trajectories_without_answer"
+    if options.trajectories_used == "correct" and not has_accepted_answer(trajectory, item):
+        return "trajectories_with_other_answer"
+    return None
+
+
 def _subqueries(
     trajectory: Trajectory, question: str, options: ExtractionOptions, counts: Counter[str]
 ) -> Iterator[SubQuery]:
@@ -85,6 +107,9 @@ def _subqueries(
     used = trajectory.turns[: options.max_turns]
     counts["turns_after_max_turns"] += len(trajectory.turns) - len(used)
     for turn in used:
+        if turn.finish == "length":
+            counts["cut_turns"] += 1
+            continue
         queries = _queries(turn, options, counts)
         reasoning = turn.reasoning
         if queries and reasoning and options.failed_reasoning == "drop" and before is not None and _failed(before):

@@ -2,13 +2,18 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentir.artifacts import Artifact
+from agentir.chat.transcripts import read_trajectories
 from agentir.cli import run
+from agentir.config import Section
 from agentir.errors import ArtifactError, ConfigError, InputError
+from agentir.jsonl import Rejects
 from agentir.search.builder import build_index
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
@@ -92,8 +97,24 @@ def test_extracted_sub_queries_and_what_was_left_out(data: Path, capsys: pytest.
     assert found["trajectories_of_unknown_questions"] == 1
     assert (found["questions_without_answer"], found["questions_without_gold"]) == (1, 0)
     assert found["trajectories_by_status"] == {"completed": 4}
+    assert found["trajectories_with_matching_answer"] == 0
     run(synth("extract", data, trajectories="runs.jsonl", questions="questions.jsonl", out="subqueries"))
     assert "complete already" in capsys.readouterr().out
+
+
+def test_sub_queries_of_a_rollout_are_those_of_its_transcripts(data: Path) -> None:
+    trajectories = read_trajectories(data / "runs.jsonl", Rejects())
+    with Artifact(data / "rollout", "trajectories", Section(), inputs={}) as artifact:
+        artifact.write("trajectories.jsonl", [replace(one, answer="Oslo, Norway") for one in trajectories])
+        artifact.finish({})
+    run(synth("extract", data, trajectories="rollout", questions="questions.jsonl", out="from_rollout"))
+    assert lines(data / "from_rollout/subqueries.jsonl") == lines(data / "subqueries/subqueries.jsonl")
+    assert report(data / "from_rollout")["trajectories_with_matching_answer"] == 1
+    arguments = synth("extract", data, trajectories="rollout", questions="questions.jsonl", out="correct")
+    run([*arguments, "--trajectories-used", "correct"])
+    assert [row["qid"] for row in lines(data / "correct/subqueries.jsonl")] == ["q2"]
+    with pytest.raises(ArtifactError, match="expected a trajectories artifact, found subqueries"):
+        run(synth("extract", data, trajectories="subqueries", questions="questions.jsonl", out="other"))
 
 
 def test_requests_with_responses_added_become_rankings_and_examples(data: Path) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import Any, Literal
 
 from agentir.chat.dialects.dialect import BadReplyError
 from agentir.chat.model import Finish, Generation, ToolSchema
-from agentir.chat.transcripts import ThinkBlocks, assistant_turn
+from agentir.chat.transcripts import OpenTurn, ThinkBlocks, assistant_turn
 from agentir.jsonl import Misfit
 from agentir.records import Message, ToolCall
 
+CALL_PREFIX = "call_"
+"""Begins the ids of calls that the server gave none."""
 FINISHES: dict[str, Finish] = {"length": "length", "content_filter": "filtered"}
 
 
@@ -38,11 +43,8 @@ class GenericDialect:
     def read(self, reply: Mapping[str, Any]) -> Generation:
         """See `Dialect.read`."""
         message, finish = chat_message(reply)
-        try:
-            turn = assistant_turn(message, "message", 0, self.think_blocks)
-        except Misfit as misfit:
-            raise BadReplyError(str(misfit)) from None
-        return generation(turn.reasoning, turn.text, turn.calls, finish, message)
+        turn = chat_turn(message, self.think_blocks)
+        return generation(turn.reasoning, turn.text, turn.calls, finish, message, notes=turn.notes)
 
     def _sent(self, message: Message) -> dict[str, Any]:
         if message.role != "assistant":
@@ -69,9 +71,15 @@ def function_tool(tool: ToolSchema) -> dict[str, Any]:
 
 
 def sent_call(call: ToolCall) -> dict[str, Any]:
-    """A call as it goes back to the server; arguments that were no JSON object go back as an empty one."""
-    arguments = call.raw_arguments if call.arguments is not None and call.raw_arguments else "{}"
-    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+    """A call as it goes back to the server."""
+    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": sent_arguments(call)}}
+
+
+def sent_arguments(call: ToolCall) -> str:
+    """A call's arguments as they go back to the server: those that were no JSON object as an empty one."""
+    if call.arguments is None:
+        return "{}"
+    return call.raw_arguments or json.dumps(call.arguments, ensure_ascii=False)
 
 
 def chat_message(reply: Mapping[str, Any]) -> tuple[dict[str, Any], Finish]:
@@ -86,6 +94,33 @@ def chat_message(reply: Mapping[str, Any]) -> tuple[dict[str, Any], Finish]:
     if not isinstance(choice, dict) or not isinstance(message, dict):
         raise BadReplyError(f"expected choices[0].message, found {str(dict(reply))[:200]}")
     return message, FINISHES.get(choice.get("finish_reason") or "", "stop")
+
+
+def chat_turn(message: Mapping[str, Any], think_blocks: ThinkBlocks) -> OpenTurn:
+    """Reasoning, text and calls of a reply's message.
+
+    Raises:
+        BadReplyError: a part of it does not fit.
+    """
+    try:
+        return assistant_turn(message, "message", CALL_PREFIX, think_blocks)
+    except Misfit as misfit:
+        raise BadReplyError(str(misfit)) from None
+
+
+def with_ids(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+    """The calls with an id each, different ones: the server's where it gave one, and of repeated ones the first."""
+    taken = {call.call_id for call in calls}
+    used: set[str] = set()
+    kept: list[ToolCall] = []
+    for number, call in enumerate(calls):
+        if not call.call_id or call.call_id in used:
+            fresh = next(name for place in count(number) if (name := f"{CALL_PREFIX}{place}") not in taken)
+            taken.add(fresh)
+            call = replace(call, call_id=fresh)
+        used.add(call.call_id)
+        kept.append(call)
+    return tuple(kept)
 
 
 def generation(
@@ -103,7 +138,7 @@ def generation(
     Args:
         reasoning: the thinking.
         text: what was said besides.
-        calls: the calls that were found.
+        calls: the calls that were found; where ids are missing or repeated, they get new ones.
         finish: "length" or "filtered" where the server said so, otherwise "stop".
         raw: what goes back to the server.
         answer: the final answer; None: the text, if there are no calls.
@@ -115,7 +150,7 @@ def generation(
     return Generation(
         reasoning=reasoning,
         text=text,
-        calls=tuple(calls),
+        calls=with_ids(calls),
         answer="" if calls else found.strip(),
         finish="calls" if calls else "stop",
         raw=raw,

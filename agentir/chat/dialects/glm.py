@@ -1,0 +1,39 @@
+"""GLM (z.ai, vLLM): as generic, with calls that leak into the reasoning, and with earlier reasoning sent back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from agentir.chat.dialects.generic import GenericDialect, chat_message, chat_turn, generation
+from agentir.chat.dialects.leaks import with_leaked_calls
+from agentir.chat.model import Generation, ToolSchema
+from agentir.chat.transcripts import ThinkBlocks
+from agentir.records import Message
+
+
+class GlmDialect:
+    """Chat completions with interleaved thinking.
+
+    The server keeps the reasoning that is sent back only if it is told to: `{thinking = {type = "enabled", clear_thinking =
+    false}}` in the `extra_body` of z.ai, `{chat_template_kwargs = {clear_thinking = false}}` in that of vLLM.
+
+    Args:
+        think_blocks: which of several thoughts in one message is its reasoning.
+    """
+
+    api: Literal["chat"] = "chat"
+
+    def __init__(self, think_blocks: ThinkBlocks = "last") -> None:
+        self.think_blocks = think_blocks
+        self._generic = GenericDialect(think_blocks, send_reasoning=True)
+
+    def request(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> dict[str, Any]:
+        """See `Dialect.request`."""
+        return self._generic.request(messages, tools)
+
+    def read(self, reply: Mapping[str, Any]) -> Generation:
+        """See `Dialect.read`."""
+        message, finish = chat_message(reply)
+        turn = with_leaked_calls(chat_turn(message, self.think_blocks))
+        return generation(turn.reasoning, turn.text, turn.calls, finish, message, notes=turn.notes)

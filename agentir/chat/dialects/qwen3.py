@@ -1,0 +1,41 @@
+"""Qwen3: thinking in the content or split off by the server's parser, calls listed or in `<tool_call>` tags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from agentir.chat.dialects.generic import GenericDialect, chat_message, chat_turn, generation
+from agentir.chat.dialects.leaks import with_leaked_calls
+from agentir.chat.model import Generation, ToolSchema
+from agentir.chat.transcripts import ThinkBlocks
+from agentir.records import Message
+
+
+class Qwen3Dialect:
+    """Chat completions; thinking is not sent back, as the model's own template drops it.
+
+    A thought that is never closed is all there is: the server's parser then gives a call inside it as part of the reasoning.
+    Such a call is made, if the reply holds nothing else.
+
+    Args:
+        think_blocks: which of several thoughts in one message is its reasoning.
+    """
+
+    api: Literal["chat"] = "chat"
+
+    def __init__(self, think_blocks: ThinkBlocks = "last") -> None:
+        self.think_blocks = think_blocks
+        self._generic = GenericDialect(think_blocks)
+
+    def request(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> dict[str, Any]:
+        """See `Dialect.request`."""
+        return self._generic.request(messages, tools)
+
+    def read(self, reply: Mapping[str, Any]) -> Generation:
+        """See `Dialect.read`."""
+        message, finish = chat_message(reply)
+        turn = chat_turn(message, self.think_blocks)
+        if not turn.calls and not turn.text:
+            turn = with_leaked_calls(turn)
+        return generation(turn.reasoning, turn.text, turn.calls, finish, message, notes=turn.notes)

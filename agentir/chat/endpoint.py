@@ -1,0 +1,305 @@
+"""A language model behind an OpenAI-compatible server (vLLM, SGLang, llama.cpp, hosted), on the `openai` package.
+
+    async with Endpoint(ModelSection(name="Qwen3-8B", base_url="http://127.0.0.1:8000/v1", dialect="qwen3")) as model:
+        generation = await model.generate([Message(role="user", content="Who wrote Peer Gynt?")])
+
+What fails in passing is sent again, after the time that the server asks for; what no repetition mends is raised at once. The
+text of an error never becomes an answer, and neither does half an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Any, Self
+
+from agentir.chat.dialects.dialect import BadReplyError, Dialect
+from agentir.chat.dialects.names import make_dialect
+from agentir.chat.model import Generation, ToolSchema
+from agentir.chat.pace import Pace
+from agentir.chat.settings import ModelSection, PricesSection
+from agentir.errors import BudgetError, ChatError, ConfigError, ContextOverflowError, MissingExtraError
+from agentir.jsonl import loads
+from agentir.records import Message, Usage
+
+FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
+"""Seconds before the first repetition, doubled for each next one, and the most that is waited unasked."""
+LONGEST_ASKED_WAIT = 600.0
+"""A server that asks for a longer pause than this is taken for one that refuses."""
+RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
+_OVERFLOW = re.compile(
+    r"context_length_exceeded|exceed_context_size|(?:context|sequence)[ _](?:length|window|size|limit)|"
+    r"prompt is too long|input is too long|too many (?:input )?tokens|maximum (?:input|prompt|model) length",
+    re.IGNORECASE,
+)
+_MAX_SHOWN = 300
+_NO_KEY = "none"
+
+
+class _PassingError(Exception):
+    """A fault that another try may mend; `wait` is how long the server asks to wait."""
+
+    def __init__(self, kind: str, message: str, wait: float | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.wait = wait
+
+
+class Endpoint:
+    """A chat model on a server; use as an async context manager, from one event loop.
+
+    Args:
+        settings: server, model, sampling, limits and budget.
+        dialect: how it is spoken to; default: the one that the settings name.
+        spent: what earlier starts of the same run took, counted against the budget.
+
+    Attributes:
+        usage: what was taken since this object was made; also of replies that could not be used.
+        retries: repetitions by what had failed.
+        num_in_flight: requests that wait for a reply now.
+
+    Raises:
+        ConfigError: no model is named, or a setting is not fit for a request.
+        MissingExtraError: the package `openai` is not installed.
+    """
+
+    def __init__(self, settings: ModelSection, dialect: Dialect | None = None, spent: Usage | None = None) -> None:
+        try:
+            import openai
+        except ModuleNotFoundError:
+            raise MissingExtraError("openai", "synth") from None
+        if not settings.name:
+            raise ConfigError("model.name: missing; expected the model as its server calls it")
+        self.settings = settings
+        self.dialect = make_dialect(settings.dialect, settings.think_blocks) if dialect is None else dialect
+        self.usage = Usage()
+        self.retries: Counter[str] = Counter()
+        self.num_in_flight = 0
+        self._spent = spent or Usage()
+        self._num_started = 0
+        self._pace = Pace(settings.requests_per_minute, settings.tokens_per_minute)
+        self._places = asyncio.Semaphore(settings.concurrency)
+        self._openai = openai
+        self._client = openai.AsyncOpenAI(
+            base_url=settings.base_url,
+            api_key=os.environ.get(settings.api_key_env) or _NO_KEY,
+            max_retries=0,
+            timeout=settings.deadline,
+            http_client=openai.DefaultAsyncHttpxClient(
+                limits=_no_limits(), timeout=settings.deadline, follow_redirects=True
+            ),
+        )
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.settings.name
+
+    def status(self) -> str:
+        """What was done and taken so far, for a progress bar."""
+        parts = [f"{self.num_in_flight} in flight", f"{self.usage.total_tokens:,} tokens"]
+        if self.usage.cost:
+            parts.append(f"cost {self.usage.cost:.2f}")
+        return ", ".join([*parts, *(f"{count} x {kind}" for kind, count in self.retries.items())])
+
+    async def generate(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), *, schema: dict[str, Any] | None = None
+    ) -> Generation:
+        """See `agentir.chat.model.ChatModel.generate`."""
+        body = self._body(messages, tools, schema)
+        self._start_call()
+        fault: _PassingError | None = None
+        for attempt in range(self.settings.max_retries + 1):
+            if fault is not None:
+                await self._wait(fault, attempt)
+            try:
+                generation = await self._attempt(body)
+            except _PassingError as error:
+                fault = error
+            else:
+                self.usage += Usage(num_calls=1)
+                return replace(generation, usage=replace(generation.usage, num_calls=1, num_attempts=attempt + 1))
+        times = f"{attempt + 1} times" if attempt else "once"
+        assert fault is not None
+        raise ChatError(fault.kind, f"{self.name}: {fault} (tried {times})") from fault
+
+    def _start_call(self) -> None:
+        """Counts a call against the budget.
+
+        Raises:
+            BudgetError: it is used up.
+        """
+        budget, spent = self.settings.budget, self._spent + self.usage
+        calls = self._spent.num_calls + self._num_started
+        for name, limit, used in (
+            ("calls", budget.max_calls, calls),
+            ("tokens", budget.max_tokens, spent.total_tokens),
+            ("cost", budget.max_cost, spent.cost),
+        ):
+            if limit is not None and used >= limit:
+                raise BudgetError(f"budget used up: {used:g} of max_{name} {limit:g}")
+        self._num_started += 1
+
+    def _body(self, messages: Sequence[Message], tools: Sequence[ToolSchema], schema: Any) -> dict[str, Any]:
+        """The request's arguments, as the client takes them."""
+        settings = self.settings
+        body = {"model": settings.name, **self.dialect.request(messages, tools), "extra_body": settings.extra_body}
+        for name, value in (("temperature", settings.temperature), ("top_p", settings.top_p)):
+            if value is not None:
+                body[name] = value
+        if self.dialect.api == "responses":
+            limit = "max_output_tokens"
+            if schema is not None:
+                body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}}
+        else:
+            limit = settings.max_tokens_name
+            if schema is not None:
+                wrapped = {"name": "answer", "schema": schema, "strict": True}
+                body["response_format"] = {"type": "json_schema", "json_schema": wrapped}
+        if settings.max_tokens is not None:
+            body[limit] = settings.max_tokens
+        return body
+
+    async def _wait(self, fault: _PassingError, attempt: int) -> None:
+        self.retries[fault.kind] += 1
+        backoff = min(FIRST_WAIT * 2 ** (attempt - 1), LONGEST_WAIT) * random.uniform(0.5, 1.5)
+        if fault.wait is not None and fault.kind == "rate_limit":
+            self._pace.pause(fault.wait)  # the server speaks for all requests, not for this one only
+        await asyncio.sleep(max(backoff, fault.wait or 0.0))
+
+    async def _attempt(self, body: dict[str, Any]) -> Generation:
+        openai, client = self._openai, self._client
+        create: Any = client.responses if self.dialect.api == "responses" else client.chat.completions
+        async with self._places:
+            await self._pace.wait()
+            self.num_in_flight += 1
+            self.usage += Usage(num_attempts=1)
+            began = time.perf_counter()
+            try:
+                async with asyncio.timeout(self.settings.deadline):
+                    answer = await create.with_raw_response.create(**body)
+            except (TimeoutError, openai.APITimeoutError):
+                raise _PassingError("timeout", f"no reply within {self.settings.deadline:g} s") from None
+            except openai.APIStatusError as error:
+                raise self._status_fault(error) from None
+            except openai.APIConnectionError as error:
+                raise _PassingError("connection", f"the connection failed: {error.__cause__ or error}") from None
+            finally:
+                self.num_in_flight -= 1
+        return self._read(answer.http_response.content, time.perf_counter() - began)
+
+    def _read(self, content: bytes, latency: float) -> Generation:
+        """The generation in a reply's body."""
+        try:
+            reply = loads(content)
+            if not isinstance(reply, dict):
+                raise BadReplyError(f"expected a JSON object, found {type(reply).__name__}")
+            usage = read_usage(reply.get("usage"), self.settings.prices)
+            self.usage += usage
+            self._pace.charge(usage.total_tokens)
+            if fault := _told_fault(reply):
+                raise BadReplyError(f"the server reported an error: {fault}")
+            generation = self.dialect.read(reply)
+        except (ValueError, RecursionError) as error:
+            raise _PassingError("bad_reply", f"cannot use the reply: {_short(error)}") from None
+        return replace(generation, usage=usage, latency=round(latency, 3))
+
+    def _status_fault(self, error: Any) -> Exception:
+        """What a status of 400 and above means: a fault to raise."""
+        status, text = int(error.status_code), _short(error.message)
+        asked = asked_wait(error.response.headers)
+        if status == 429 and error.code == "insufficient_quota":
+            return ChatError("refused", f"{self.name}: {text}")
+        if status in RETRIED_STATUS or (status >= 500 and status != 501):
+            kind = "rate_limit" if status == 429 else "timeout" if status == 408 else "server_error"
+            if asked is not None and asked > LONGEST_ASKED_WAIT:
+                return ChatError(kind, f"{self.name}: {text}; the server asks to wait {asked:g} s: run again then")
+            return _PassingError(kind, f"status {status}: {text}", asked)
+        if status in (400, 413, 422) and _OVERFLOW.search(f"{error.code} {error.message}"):
+            return ContextOverflowError(f"{self.name}: {text}")
+        return ChatError("refused", f"{self.name}: status {status}: {text}")
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._client.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _no_limits() -> Any:
+    """Connections as many as there are requests: the endpoint's own limit decides."""
+    import httpx2
+
+    return httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+
+
+def read_usage(given: object, prices: PricesSection) -> Usage:
+    """Tokens and cost of a reply of chat completions or responses; what the server does not tell is 0."""
+
+    def number(source: object, *names: str) -> int:
+        found = [source.get(name) for name in names] if isinstance(source, Mapping) else []
+        return next((value for value in found if isinstance(value, int) and value > 0), 0)
+
+    def details(*names: str) -> object:
+        return (
+            next((given.get(name) for name in names if given.get(name)), None) if isinstance(given, Mapping) else None
+        )
+
+    prompt, completion = (
+        number(given, "prompt_tokens", "input_tokens"),
+        number(given, "completion_tokens", "output_tokens"),
+    )
+    cached = min(number(details("prompt_tokens_details", "input_tokens_details"), "cached_tokens"), prompt)
+    price_cached = prices.prompt if prices.cached_prompt is None else prices.cached_prompt
+    cost = (prompt - cached) * prices.prompt + cached * price_cached + completion * prices.completion
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=cached,
+        reasoning_tokens=number(details("completion_tokens_details", "output_tokens_details"), "reasoning_tokens"),
+        cost=cost / 1e6,
+    )
+
+
+def asked_wait(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a server asks to wait: `retry-after-ms`, or `Retry-After` as a number or a date (RFC 9110)."""
+    try:
+        if milliseconds := headers.get("retry-after-ms"):
+            return max(float(milliseconds) / 1000, 0.0)
+        if not (value := headers.get("retry-after")):
+            return None
+        if re.fullmatch(r"\d+(?:\.\d+)?", value.strip()):
+            return float(value)
+        return max((parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds(), 0.0)
+    except (ValueError, TypeError):
+        return None
+
+
+def _told_fault(reply: Mapping[str, Any]) -> str:
+    """The error that a reply of status 200 reports, empty where it reports none."""
+    choices = reply.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    told = reply.get("error") or choice.get("error")
+    if told or choice.get("finish_reason") in ("error", "abort"):
+        return _short(told or choice.get("finish_reason"))
+    return ""
+
+
+def _short(value: object) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."

@@ -1,0 +1,142 @@
+"""The folder of a running rollout: finished episodes, and journals of those that are under way.
+
+    episodes.jsonl   one trajectory a line, in the order in which they finished
+    finished.jsonl   a short line for each: question, status, place in episodes.jsonl, usage
+    open/            a journal for each episode that is not finished
+
+A kill at any moment loses at most the calls in flight: an episode whose short line was not written any more is found in
+episodes.jsonl, one that was under way goes on from its journal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from agentir.agent.journal import Journal
+from agentir.errors import ArtifactError
+from agentir.jsonl import JsonlAppender, loads, read_records, repair_tail
+from agentir.records import STRICT, Trajectory, Usage
+
+EPISODES, FINISHED, OPEN = "episodes.jsonl", "finished.jsonl", "open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedEpisode:
+    """A line of finished.jsonl; `offset` and `size` are bytes in episodes.jsonl."""
+
+    __pydantic_config__ = STRICT
+
+    qid: str
+    status: str
+    offset: int
+    size: int
+    usage: Usage
+
+
+class EpisodeStore:
+    """Keeps what a rollout has done; opening it reads the short lines only. Use as a context manager.
+
+    Args:
+        folder: the artifact's folder.
+
+    Attributes:
+        finished: by qid.
+        open_usage: what the episodes under way had taken when the store was opened.
+
+    Raises:
+        ArtifactError: finished.jsonl and episodes.jsonl do not belong together.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder / EPISODES
+        (folder / OPEN).mkdir(exist_ok=True)
+        repair_tail(self._path)
+        self._size = self._path.stat().st_size if self._path.exists() else 0
+        self._ledger = JsonlAppender(folder / FINISHED)
+        self.finished = {line.qid: line for line in read_records(folder / FINISHED, FinishedEpisode)}
+        self._episodes = JsonlAppender(self._path)
+        self._recover()
+        self.open_usage = sum((_usage_of(path) for path in sorted((folder / OPEN).iterdir())), Usage())
+
+    @property
+    def spent(self) -> Usage:
+        """What all episodes had taken when the store was opened, and those that finished since."""
+        return sum((line.usage for line in self.finished.values()), self.open_usage)
+
+    def _recover(self) -> None:
+        """Enters the episodes that were written just before a kill."""
+        known = max((line.offset + line.size for line in self.finished.values()), default=0)
+        if known > self._size:
+            raise ArtifactError(
+                f"{self._path}: expected at least {known} bytes, as {FINISHED} says, found {self._size}; the file was cut: "
+                "delete the folder to make it anew"
+            )
+        with open(self._path, "rb") as file:
+            file.seek(known)
+            for line in file:
+                record = loads(line)
+                usage = Usage(**record["usage"])
+                self._enter(record["qid"], record["status"], known, len(line), usage)
+                known += len(line)
+
+    def _enter(self, qid: str, status: str, offset: int, size: int, usage: Usage) -> None:
+        line = FinishedEpisode(qid=qid, status=status, offset=offset, size=size, usage=usage)
+        self._ledger.append(line)
+        self.finished[qid] = line
+        self._journal_path(qid).unlink(missing_ok=True)
+
+    def _journal_path(self, qid: str) -> Path:
+        return self._folder / OPEN / f"{hashlib.sha256(qid.encode()).hexdigest()[:32]}.jsonl"
+
+    def journal(self, qid: str) -> Journal:
+        """The journal of an episode, with what an earlier start recorded."""
+        return Journal(self._journal_path(qid))
+
+    def finish(self, trajectory: Trajectory) -> None:
+        """Keeps a finished episode, and drops its journal."""
+        size = self._episodes.append(trajectory)
+        self._enter(trajectory.qid, trajectory.status, self._size, size, trajectory.usage)
+        self._size += size
+
+    def in_order(self, qids: Sequence[str]) -> Iterator[bytes]:
+        """The lines of finished episodes in the order of the questions, as they were written."""
+        with open(self._path, "rb") as file:
+            for line in (self.finished[qid] for qid in qids if qid in self.finished):
+                file.seek(line.offset)
+                yield file.read(line.size)
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._ledger.close()
+        self._episodes.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def remove_working_files(folder: Path) -> None:
+    """Removes what a rollout needs only while it runs."""
+    for name in (EPISODES, FINISHED):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / OPEN, ignore_errors=True)
+
+
+def _usage_of(journal: Path) -> Usage:
+    """What the generations in a journal took."""
+    usage = Usage()
+    repair_tail(journal)
+    with open(journal, "rb") as file:
+        for line in file:
+            step = loads(line)
+            if step["kind"] == "generation":
+                usage += Usage(**step["value"]["usage"])
+    return usage

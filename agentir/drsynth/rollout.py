@@ -1,0 +1,87 @@
+"""Rollouts: many episodes of one agent at once, kept as they finish."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from agentir.agent.episode import Agent
+from agentir.drsynth.episodes import EpisodeStore
+from agentir.errors import BudgetError
+from agentir.records import QAItem
+
+
+@dataclass(slots=True)
+class RolloutState:
+    """Where a rollout stands.
+
+    Attributes:
+        num_running: episodes under way.
+        num_done: episodes finished by this start.
+        failed: qid -> what its episode failed of, "kind: text".
+        stopped: why no more episodes were begun, empty where nothing stopped them.
+    """
+
+    num_running: int = 0
+    num_done: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    stopped: str = ""
+
+    @property
+    def failed_by_cause(self) -> Counter[str]:
+        """Failed episodes by the kind of their error."""
+        return Counter(error.partition(":")[0] for error in self.failed.values())
+
+
+async def roll_out(
+    agent: Agent,
+    items: Iterable[QAItem],
+    store: EpisodeStore,
+    *,
+    num_at_once: int,
+    state: RolloutState | None = None,
+) -> RolloutState:
+    """Runs an episode for each question that has none yet.
+
+    An episode that fails does not stop the others; it is not kept, but its journal is, so that a later start goes on with
+    it. When the budget is used up, episodes under way are left where they are, and no more are begun.
+
+    Args:
+        agent: what answers.
+        items: the questions; consumed as places become free.
+        store: keeps the episodes.
+        num_at_once: most episodes under way.
+        state: filled in, so that it can be read while this runs or after it was cancelled; default: a new one.
+    """
+    state = state or RolloutState()
+    waiting = iter(item for item in items if item.qid not in store.finished)
+
+    async def work() -> None:
+        for item in waiting:
+            if state.stopped:
+                return
+            state.num_running += 1
+            journal = store.journal(item.qid)
+            try:
+                trajectory = await agent.run(item.question, qid=item.qid, journal=journal)
+            except BudgetError as error:
+                state.stopped = str(error)
+                return
+            finally:
+                journal.close()
+                state.num_running -= 1
+            if trajectory.status == "failed":
+                state.failed[item.qid] = trajectory.error
+            else:
+                store.finish(trajectory)
+                state.num_done += 1
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(num_at_once):
+                group.create_task(work())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return state

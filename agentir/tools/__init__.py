@@ -1,0 +1,1 @@
+"""Tools offered to agents: schema from signature and docstring, errors as data."""

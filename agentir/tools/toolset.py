@@ -1,0 +1,66 @@
+"""The tools of an agent, and how a turn's calls are run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from agentir.chat.model import ToolSchema
+from agentir.errors import RequestError
+from agentir.records import ToolCall, ToolResult
+from agentir.tools.tool import CallContext, Tool, ToolError
+
+
+class Toolset:
+    """Runs the calls of a turn at the same time; every call is answered, in call order.
+
+    What the model can mend (unknown tool, unreadable or unfit arguments, too many calls, a refused request) comes back to it
+    as an error. Anything else, such as a search server that is away, ends the episode, which can then be tried again: an
+    agent must not be taught by a broken search.
+
+    Args:
+        tools: with different names.
+        max_calls: calls a turn that are run; further ones are answered with an error.
+    """
+
+    def __init__(self, tools: Sequence[Tool], max_calls: int = 8) -> None:
+        self._tools = {tool.schema.name: tool for tool in tools}
+        assert len(self._tools) == len(tools), "tools of one name"
+        self.max_calls = max_calls
+
+    @property
+    def schemas(self) -> tuple[ToolSchema, ...]:
+        """What the model is offered."""
+        return tuple(tool.schema for tool in self._tools.values())
+
+    async def run(self, calls: Sequence[ToolCall], context: CallContext) -> tuple[ToolResult, ...]:
+        """The results of a turn's calls, in their order."""
+        answers = await asyncio.gather(
+            *(self._answer(call, context, place < self.max_calls) for place, call in enumerate(calls)),
+            return_exceptions=True,
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return tuple(answer for answer in answers if not isinstance(answer, BaseException))
+
+    async def _answer(self, call: ToolCall, context: CallContext, allowed: bool) -> ToolResult:
+        try:
+            if not allowed:
+                few = "one call" if self.max_calls == 1 else f"{self.max_calls} calls"
+                raise ToolError(f"at most {few} a turn; this one was not run")
+            if call.arguments is None:
+                raise ToolError(
+                    f"the call could not be read; expected a JSON object of arguments, found {call.raw_arguments[:200]!r}"
+                )
+            if (tool := self._tools.get(call.name)) is None:
+                raise ToolError(f"there is no tool {call.name[:100]!r}; the tools are: {', '.join(self._tools)}")
+            output = await tool.run(call.arguments, context)
+        except (ToolError, RequestError) as error:
+            return ToolResult(call_id=call.call_id, content=f"Error: {error}", error=True)
+        return ToolResult(call_id=call.call_id, content=output.content, docids=output.docids)
+
+
+def unanswered(calls: Sequence[ToolCall], reason: str) -> tuple[ToolResult, ...]:
+    """Results that say why calls were not run."""
+    return tuple(ToolResult(call_id=call.call_id, content=f"Error: {reason}", error=True) for call in calls)

@@ -1,0 +1,247 @@
+"""Runs a search agent over questions: one episode each, many at once, kept as they finish.
+
+    agentir synth rollout --questions questions.jsonl --index runs/index --searcher bm25 \
+        --model.name Qwen3-8B --model.base-url http://127.0.0.1:8000/v1 --model.dialect qwen3 --out runs/rollout
+
+The agent is given the tool search (and visit, if asked for) over a conventional retriever, as DR-Synth does it. Writes
+trajectories.jsonl, one episode a line in the order of the questions, which `agentir synth extract` and `agentir synth export`
+read. Stopped anywhere, it goes on where it was when started again, and asks the model nothing twice; an episode whose model
+could not be reached is tried again then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+from tqdm import tqdm  # type: ignore[import-untyped]
+
+from agentir.agent.episode import Agent, Limits
+from agentir.agent.terminal import AnswerPolicy
+from agentir.artifacts import Artifact
+from agentir.chat.endpoint import Endpoint
+from agentir.chat.settings import ModelSection
+from agentir.config import RUNTIME, Field, ProgramConfig
+from agentir.corpus.qa import read_questions
+from agentir.drsynth.episodes import EpisodeStore, remove_working_files
+from agentir.drsynth.rollout import RolloutState, roll_out
+from agentir.errors import AgentirError, ConfigError
+from agentir.jsonl import Rejects
+from agentir.records import QAItem, Usage
+from agentir.search.retriever import Retriever, SearcherKind
+from agentir.tools.search import SNIPPET_WORDS, VISIT_CHARS, AsyncRetriever, ResultForm, SearchTools
+from agentir.tools.toolset import Toolset
+
+SYSTEM = (
+    "You answer hard questions by searching a collection of documents. Think before each step: what is already settled, what "
+    "is ruled out, and what is still missing. Then search for the one thing that is missing next. Search results show only "
+    "the beginning of each document. Do not answer from memory what you can look up. When you have found the answer and "
+    "checked it, give it as your final message: the answer itself, short and exact, without further tool calls."
+)
+NUM_NAMED = 5
+
+
+class Config(ProgramConfig):
+    """Who answers which questions, with what."""
+
+    questions: Path
+    """The questions: JSON lines (also .gz), or a JSON array, as MuSiQue, HotpotQA, 2WikiMultihopQA and WebShaper have them."""
+    splits: tuple[str, ...] = ()
+    """Only questions with one of these values in `split`; default: all."""
+    max_questions: int | None = Field(None, ge=1)
+    """Only so many questions, the first ones; default: all."""
+    index: Path | None = None
+    """The index folder that the agent searches; or give server."""
+    server: str | None = Field(None, json_schema_extra=RUNTIME)
+    """The address of an `agentir index serve` that the agent searches, such as http://127.0.0.1:8321."""
+    searcher: SearcherKind = "bm25"
+    """What searches the index: bm25, dense, or auto (dense where the index holds vectors)."""
+    encoder: str | None = None
+    """The query encoder of a dense search; default: the one that built the index."""
+    k: int = Field(5, ge=1, le=100)
+    """Results a search (AgentIR and BrowseComp-Plus: 5)."""
+    snippet_words: int = Field(SNIPPET_WORDS, ge=1, le=100_000)
+    """How much of each document a result shows; the default is about their 512 tokens."""
+    results: ResultForm = "text"
+    """How results are shown: text (numbered, with titles) or json (a list of docid, title, score, snippet)."""
+    pass_reasoning: bool = False
+    """Search with the agent's reasoning beside its query, where the encoder reads it; DR-Synth's rollouts do not."""
+    tools: Literal["search", "search+visit"] = "search"
+    """What the agent may call: search only, or also visit, which shows a whole document."""
+    visit_chars: int = Field(VISIT_CHARS, ge=100)
+    """How much of a document a visit shows."""
+    several_queries: bool = False
+    """Let one search take a list of queries; their reasoning is then shared."""
+    max_calls: int = Field(1, ge=1, le=64)
+    """Calls a turn that are run; further ones get an error. DR-Synth forbids parallel calls, so that each query has a
+    reasoning of its own."""
+    system: Path | None = None
+    """A file with the system prompt; default: one that asks for thinking, single searches and a short answer."""
+    task: str = "{question}"
+    """The user's message, with {question} in it."""
+    answer_form: str = ""
+    """How the final answer is to be given, for the messages that demand it."""
+    max_turns: int = Field(100, ge=1)
+    """Generations after which the answer is demanded (AgentIR: 100)."""
+    max_context_tokens: int = Field(108 * 1024, ge=256)
+    """Tokens of the conversation at which the answer is demanded (AgentIR's Tongyi: 110,592)."""
+    max_minutes: float | None = Field(None, gt=0)
+    """Minutes after which the answer is demanded (AgentIR: 150); default: none."""
+    episodes_at_once: int = Field(256, json_schema_extra=RUNTIME, ge=1)
+    """Most episodes under way; `model.concurrency` bounds the requests."""
+    on_failure: Literal["retry", "leave_out"] = Field("retry", json_schema_extra=RUNTIME)
+    """What becomes of episodes that failed at last: the next start tries them again, or they are left out and listed."""
+    model: ModelSection
+    """The agent's language model."""
+
+
+def main(config: Config) -> None:
+    """Reads the questions, runs the episodes, and writes them in order."""
+    if (config.index is None) == (config.server is None):
+        raise ConfigError("index, server: expected one of the two, an index folder or the address of a server")
+    rejects = Rejects(set_aside=config.on_bad_line == "set_aside")
+    items = chosen(config, read_questions(config.questions, rejects))
+    rejects.check()
+    inputs = {"questions": config.questions} | {
+        name: path for name, path in (("index", config.index), ("system", config.system)) if path is not None
+    }
+    with Artifact(config.out, "trajectories", config, inputs=inputs) as artifact:
+        if artifact.complete:
+            print(f"{config.out}: complete already")
+            remove_working_files(config.out)
+            return
+        with EpisodeStore(config.out) as store:
+            spent = store.spent
+            num_before = len(store.finished)
+            state, usage = asyncio.run(run(config, items, store, spent))
+            tell(config, items, store, state, usage, num_before)
+            if state.stopped:
+                raise AgentirError(f"{state.stopped}; raise it and run the same command again to continue")
+            if state.failed and config.on_failure == "retry":
+                raise AgentirError(
+                    f"{len(state.failed)} of {len(items)} episodes failed; run the same command again to try them again, or "
+                    "with --on-failure leave_out to finish without them"
+                )
+            artifact.write_lines("trajectories.jsonl", store.in_order([item.qid for item in items]))
+            artifact.finish(report_of(items, store, state), rejects)
+        remove_working_files(config.out)
+    print(f"trajectories: {config.out / 'trajectories.jsonl'}; next: agentir synth extract --trajectories {config.out}")
+
+
+def chosen(config: Config, items: Sequence[QAItem]) -> list[QAItem]:
+    """The questions that are asked."""
+    kept = [item for item in items if not config.splits or item.split in config.splits][: config.max_questions]
+    if not kept:
+        raise ConfigError(
+            f"{config.questions}: expected questions{' of these splits' if config.splits else ''}, found none"
+        )
+    return kept
+
+
+async def run(config: Config, items: Sequence[QAItem], store: EpisodeStore, spent: Usage) -> tuple[RolloutState, Usage]:
+    """Runs the episodes under a progress bar."""
+    async with AsyncExitStack() as stack:
+        model = await stack.enter_async_context(Endpoint(config.model, spent=spent))
+        agent = make_agent(config, model, open_retriever(config, stack))
+        state = RolloutState()
+        with tqdm(desc="episodes", unit="episode", initial=len(store.finished), total=len(items)) as bar:
+
+            async def show() -> None:
+                while True:
+                    failed = "".join(f", {count} failed ({cause})" for cause, count in state.failed_by_cause.items())
+                    status = f"{state.num_running} running{failed}, {model.usage.num_calls} calls, {model.status()}"
+                    bar.set_postfix_str(status, refresh=False)
+                    bar.update(len(store.finished) - bar.n)
+                    bar.refresh()
+                    await asyncio.sleep(1)
+
+            shown = asyncio.create_task(show())
+            try:
+                await roll_out(agent, items, store, num_at_once=config.episodes_at_once, state=state)
+            finally:
+                shown.cancel()
+                bar.update(len(store.finished) - bar.n)
+        return state, model.usage
+
+
+def open_retriever(config: Config, stack: AsyncExitStack) -> AsyncRetriever:
+    """What the agent searches; closed with the stack."""
+    if config.server is not None:
+        from agentir.search.remote import RemoteRetriever
+
+        remote = RemoteRetriever(config.server)
+        stack.push_async_callback(remote.aclose)
+        return remote
+    assert config.index is not None
+    retriever = Retriever.open(
+        config.index, config.encoder, searcher=config.searcher, snippet_words=config.snippet_words
+    )
+    stack.callback(retriever.close)
+    return retriever
+
+
+def make_agent(config: Config, model: Endpoint, retriever: AsyncRetriever) -> Agent:
+    """The agent that the configuration describes."""
+    tools = SearchTools(
+        retriever,
+        k=config.k,
+        form=config.results,
+        pass_reasoning=config.pass_reasoning,
+        visit_chars=config.visit_chars,
+    )
+    offered = [tools.search_several if config.several_queries else tools.search]
+    if config.tools == "search+visit":
+        offered.append(tools.visit)
+    system = SYSTEM if config.system is None else config.system.read_text(encoding="utf-8").strip()
+    return Agent(
+        name=model.name,
+        model=model,
+        toolset=Toolset(offered, max_calls=config.max_calls),
+        system=system,
+        task=config.task,
+        terminal=AnswerPolicy(answer_form=config.answer_form),
+        limits=Limits(
+            max_turns=config.max_turns,
+            max_context_tokens=config.max_context_tokens,
+            max_seconds=None if config.max_minutes is None else config.max_minutes * 60,
+        ),
+    )
+
+
+def report_of(items: Sequence[QAItem], store: EpisodeStore, state: RolloutState) -> dict[str, Any]:
+    """What the manifest says of the rollout."""
+    done = store.finished
+    total = sum((line.usage for line in done.values()), Usage())
+    return {
+        "questions": len(items),
+        "episodes": len(done),
+        "by_status": dict(Counter(line.status for line in done.values())),
+        "failed": dict(sorted(state.failed.items())),
+        "failed_by_cause": dict(state.failed_by_cause),
+        "usage": {name: getattr(total, name) for name in Usage.__slots__},
+    }
+
+
+def tell(
+    config: Config, items: Sequence[QAItem], store: EpisodeStore, state: RolloutState, usage: Usage, num_before: int
+) -> None:
+    """Prints what was done and left out."""
+    by_status = Counter(line.status for line in store.finished.values())
+    statuses = ", ".join(f"{count} {status}" for status, count in sorted(by_status.items()))
+    print(
+        f"{len(store.finished)} of {len(items)} episodes ({num_before} from before): {statuses or 'none'} -> {config.out}"
+    )
+    cost = f", cost {usage.cost:.4f}" if usage.cost else ""
+    print(
+        f"  this start: {usage.num_calls} calls, {usage.num_attempts} requests, {usage.prompt_tokens} tokens read, "
+        f"{usage.completion_tokens} written{cost}"
+    )
+    print(f"  failed={len(state.failed)}")
+    for qid, error in list(state.failed.items())[:NUM_NAMED]:
+        print(f"    {qid}: {error}")
+    if len(state.failed) > NUM_NAMED:
+        print(f"    ... and {len(state.failed) - NUM_NAMED} more")

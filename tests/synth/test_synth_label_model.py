@@ -1,0 +1,244 @@
+"""`agentir synth label` with a model behind a real HTTP server."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_server import Reply, ScriptedServer, Seen, completion
+
+from agentir.artifacts import UNFINISHED, read_manifest
+from agentir.cli import run
+from agentir.embed.load import load_encoder
+from agentir.errors import AgentirError, ConfigError
+from agentir.jsonl import read_records
+from agentir.records import Ranking
+from agentir.search.builder import build_index
+
+Start = Callable[[Callable[[Seen], Reply]], ScriptedServer]
+NUM = 24
+TOWNS = ["Oslo", "Bergen", "Halmstad", "Stockholm", "Turku", "Tromso", "Uppsala", "Lund", "Odense", "Aarhus"]
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Sub-queries "town one coast", each of a question whose gold document is one of ten towns."""
+    corpus = [{"docid": town, "text": f"{town} is a town on the coast, number {n}."} for n, town in enumerate(TOWNS)]
+    write(tmp_path / "corpus.jsonl", corpus)
+    questions = [
+        {"qid": f"q{n}", "question": f"Which town ({n})?", "answer": TOWNS[n % 10], "gold_docids": [TOWNS[n % 10]]}
+        for n in range(NUM)
+    ]
+    write(tmp_path / "questions.jsonl", [*questions, {"qid": "unanswered", "question": "Which?"}])
+    call = {"name": "search", "arguments": json.dumps({"query": "town coast"})}
+    episodes = [
+        {
+            "qid": question["qid"],
+            "messages": [
+                {"role": "assistant", "reasoning_content": "So?", "tool_calls": [{"id": "0", "function": call}]},
+                {"role": "tool", "tool_call_id": "0", "content": "[]"},
+                {"role": "assistant", "content": "x"},
+            ],
+        }
+        for question in [*questions, {"qid": "unanswered"}]
+    ]
+    write(tmp_path / "runs.jsonl", episodes)
+    build_index(tmp_path / "index", tmp_path / "corpus.jsonl")
+    given = ["--trajectories", str(tmp_path / "runs.jsonl"), "--questions", str(tmp_path / "questions.jsonl")]
+    run(["synth", "extract", *given, "--out", str(tmp_path / "subqueries")])
+    return tmp_path
+
+
+def label(folder: Path, server: ScriptedServer, out: str, *options: str) -> list[str]:
+    return [
+        *("synth", "label", "--subqueries", str(folder / "subqueries"), "--index", str(folder / "index")),
+        *("--questions", str(folder / "questions.jsonl"), "--out", str(folder / out), "--depth", "6"),
+        *("--model.name", "m", "--model.base-url", server.url, "--model.max-retries", "0", *options),
+    ]
+
+
+def question(seen: Seen) -> int:
+    return int(re.search(r"Which town \((\d+)\)", seen.body["messages"][1]["content"])[1])  # type: ignore[index]
+
+
+def passages(seen: Seen) -> list[str]:
+    return re.findall(r"^\[\d+\] (\w+) is a town", seen.body["messages"][1]["content"], re.MULTILINE)
+
+
+def rank(seen: Seen) -> list[int]:
+    """The answer first, then the towns by name."""
+    shown, answer = passages(seen), TOWNS[question(seen) % 10]
+    return sorted(range(1, len(shown) + 1), key=lambda number: (shown[number - 1] != answer, shown[number - 1]))
+
+
+def brackets(seen: Seen) -> Reply:
+    return Reply(completion(" > ".join(f"[{number}]" for number in rank(seen))))
+
+
+def report(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = read_manifest(folder, "rankings")["report"]
+    return found
+
+
+def test_a_model_ranks_the_candidates_of_every_sub_query(
+    data: Path, chat_server: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = chat_server(brackets)
+    run(label(data, server, "rankings", "--model.prices.prompt", "1000"))
+    rankings = list(read_records(data / "rankings" / "rankings.jsonl", Ranking))
+    assert [ranking.subquery.subqid for ranking in rankings] == [f"q{n}_turn0" for n in range(NUM)]
+    assert all(ranking.order[0] == TOWNS[n % 10] for n, ranking in enumerate(rankings))
+    assert all(ranking.order[1:] == tuple(sorted(ranking.order[1:])) for ranking in rankings)
+    assert len({[one.source for one in ranking.candidates].index("gold") for ranking in rankings}) > 1
+    found = report(data / "rankings")
+    assert {name: found[name] for name in ("subqueries", "rankings", "rerank_failed", "requests", "votes")} == {
+        "subqueries": NUM + 1,
+        "rankings": NUM,
+        "rerank_failed": 0,
+        "requests": NUM,
+        "votes": NUM,
+    }
+    assert (found["of_questions_without_answer"], found["subqueries_without_answer"]) == (1, 0)
+    assert (found["usage"]["prompt_tokens"], found["usage"]["cost"]) == (10 * NUM, pytest.approx(0.01 * NUM))
+    assert found["mean_agreement"] is None
+    printed = capsys.readouterr().out
+    assert f"{NUM} rankings of {NUM + 1} sub-queries" in printed and "of questions without answer: 1" in printed
+    run(label(data, server, "rankings"))
+    assert "complete already" in capsys.readouterr().out
+    assert len(server.seen) == NUM
+
+
+def test_votes_windows_and_json_answers(data: Path, chat_server: Start) -> None:
+    def as_json(seen: Seen) -> Reply:
+        schema = seen.body["response_format"]["json_schema"]["schema"]
+        assert schema["properties"]["ranking"]["maxItems"] == len(passages(seen)) <= 4
+        return Reply(completion(json.dumps({"ranking": rank(seen)})))
+
+    server = chat_server(as_json)
+    run(label(data, server, "rankings", "--form", "json", "--window", "4", "--step", "2", "--votes", "2"))
+    found = report(data / "rankings")
+    assert (found["rankings"], found["votes"], found["requests"]) == (NUM, 2 * NUM, 4 * NUM)
+    assert 0 < found["mean_agreement"] <= 1
+    rankings = list(read_records(data / "rankings" / "rankings.jsonl", Ranking))
+    assert all(ranking.order[0] == TOWNS[n % 10] and len(ranking.votes) == 2 for n, ranking in enumerate(rankings))
+
+
+def test_what_the_server_gave_no_answer_for_is_asked_for_again_or_left_out(
+    data: Path, chat_server: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = {"broken": True}
+
+    def reply(seen: Seen) -> Reply:
+        if state["broken"] and question(seen) % 8 == 1:
+            return Reply({"error": {"message": "out of order"}}, 500)
+        if question(seen) == 2:
+            return Reply({"error": {"message": "context_length_exceeded"}}, 400)
+        return Reply(completion("I cannot.")) if question(seen) == 3 else brackets(seen)
+
+    server = chat_server(reply)
+    with pytest.raises(
+        AgentirError, match=r"unfinished: the model gave no answer for 3 of 24 sub-queries; run the same"
+    ):
+        run(label(data, server, "rankings"))
+    assert "failed: 3 (server_error; the first: m: status 500: " in capsys.readouterr().out
+    assert (data / "rankings" / UNFINISHED).exists()
+
+    before = len(server.seen)
+    run(label(data, server, "rankings", "--on-failure", "leave_out"))
+    assert sorted(map(question, server.seen[before:])) == [1, 9, 17]
+    found = report(data / "rankings")
+    assert (found["failed"], found["subqueries_without_answer"]) == ({"server_error": 3}, 3)
+    assert found["without_answer"] == ["q1_turn0", "q9_turn0", "q17_turn0"]
+    assert (found["rankings"], found["rerank_failed"]) == (NUM - 5, 2)
+    assert (found["context_overflow"], found["with_unparsable_votes"], found["dropped_votes"]) == (1, 1, 2)
+
+    with pytest.raises(AgentirError, match="unfinished"):
+        run(label(data, server, "again"))
+    state["broken"], before = False, len(server.seen)
+    run(label(data, server, "again"))
+    assert sorted(map(question, server.seen[before:])) == [1, 9, 17]
+    assert report(data / "again")["rankings"] == NUM - 2
+
+
+def test_a_budget_stops_the_run_until_it_is_raised(data: Path, chat_server: Start) -> None:
+    server = chat_server(brackets)
+    with pytest.raises(AgentirError, match="unfinished: budget used up: 10 of max_calls 10; raise it and run the same"):
+        run(label(data, server, "rankings", "--model.budget.max-calls", "10"))
+    with pytest.raises(AgentirError, match="used up: 15 of max_calls 15"):
+        run(label(data, server, "rankings", "--model.budget.max-calls", "15", "--on-failure", "leave_out"))
+    run(label(data, server, "rankings", "--model.budget.max-calls", "24"))
+    assert Counter(map(question, server.seen)) == Counter(range(NUM))
+
+
+def test_a_killed_run_goes_on_and_pays_for_nothing_twice(data: Path, chat_server: Start) -> None:
+    server = chat_server(brackets)
+    run(label(data, server, "whole"))
+
+    slow = chat_server(lambda seen: Reply(brackets(seen).body, delay=0.05))
+    command = [sys.executable, "-m", "agentir", *label(data, slow, "killed", "--model.concurrency", "2")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while len(slow.seen) < 8 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    lines = (data / "killed" / "labels.jsonl").read_bytes().splitlines(keepends=True)
+    kept = {json.loads(line)["ranking"]["subquery"]["qid"] for line in lines if line.endswith(b"\n")}
+    assert len(kept) >= 5
+
+    before = len(server.seen)
+    run(label(data, server, "killed"))
+    assert Counter(f"q{question(seen)}" for seen in server.seen[before:]) == Counter(
+        {f"q{n}": 1 for n in range(NUM) if f"q{n}" not in kept}
+    )
+    whole, killed = ((data / name / "rankings.jsonl").read_bytes() for name in ("whole", "killed"))
+    assert killed == whole
+
+
+def test_candidates_can_be_searched_by_vectors(data: Path, chat_server: Start, tiny_qwen3: Path) -> None:
+    build_index(data / "dense", data / "corpus.jsonl", encoder=load_encoder(str(tiny_qwen3)))
+    server = chat_server(brackets)
+    arguments = label(data, server, "rankings", "--searcher", "dense")
+    arguments[arguments.index("--index") + 1] = str(data / "dense")
+    run(arguments)
+    rankings = list(read_records(data / "rankings" / "rankings.jsonl", Ranking))
+    assert len(rankings) == NUM
+    assert all(len(ranking.candidates) == 6 for ranking in rankings)
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--step", "2"], "step: expected less than window, found no window"),
+        (["--step", "4", "--window", "4"], "step: expected less than window, found step 4, window 4"),
+        (["--model.name", ""], "model.name: missing; set it to ask the model, or leave all of model out"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    data: Path, chat_server: Start, options: list[str], fault: str
+) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        run(label(data, chat_server(brackets), "rankings", *options))
+
+
+def test_settings_of_a_model_that_is_not_named_are_named(data: Path) -> None:
+    given = ["--subqueries", str(data / "subqueries"), "--index", str(data / "index")]
+    given += ["--questions", str(data / "questions.jsonl"), "--out", str(data / "requests")]
+    with pytest.warns(UserWarning, match="no model is named, so window, votes has no effect"):
+        run(["synth", "label", *given, "--window", "4", "--votes", "3", "--form", "json"])
+    first = json.loads((data / "requests" / "requests.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    assert "as JSON in the form" in first["messages"][1]["content"]
