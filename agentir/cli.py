@@ -26,6 +26,7 @@ from agentir.errors import AgentirError
 
 PROGRAMS: dict[str, dict[str, str]] = {
     "synth": {
+        "run": "rollout, extract, label and build, one after the other",
         "rollout": "questions -> trajectories of a search agent",
         "extract": "trajectories -> (reasoning, sub-query) pairs",
         "label": "sub-queries and oracle answers -> rankings, or candidate lists to send to an oracle",

@@ -14,7 +14,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -90,6 +90,23 @@ def load_config(config_type: type[C], argv: Sequence[str], *, prog: str, descrip
         if raw is not None:
             _assign(data, dotted, raw)
             overridden.add(dotted)
+    return validate_config(config_type, data, source, overridden)
+
+
+def validate_config(
+    config_type: type[C], data: dict[str, Any], source: str, overridden: Collection[str] = frozenset()
+) -> C:
+    """Builds a configuration from the values of a file.
+
+    Args:
+        config_type: the configuration's class.
+        data: its values, tables as dicts.
+        source: where they come from, for errors.
+        overridden: dotted names that came from the command line instead.
+
+    Raises:
+        ConfigError: a key or value does not fit.
+    """
     _check_texts(data, source)
     try:
         return config_type.model_validate(data)
@@ -137,7 +154,9 @@ def _assign(data: dict[str, Any], dotted: str, value: Any) -> None:
     data[last] = value
 
 
-def _explain(config_type: type[Section], error: ValidationError, source: str, overridden: set[str]) -> Iterator[str]:
+def _explain(
+    config_type: type[Section], error: ValidationError, source: str, overridden: Collection[str]
+) -> Iterator[str]:
     known = [name for name, _ in _options(config_type)]
     for problem in error.errors(include_url=False):
         key = ".".join(str(part) for part in problem["loc"])
@@ -145,13 +164,24 @@ def _explain(config_type: type[Section], error: ValidationError, source: str, ov
         option = key.upper() if key in config_type.positional else f"--{key.replace('_', '-')}"
         where = option if given else f"{source}: {key}" if key else source
         if problem["type"] == "extra_forbidden":
-            yield f"{where}: unknown key" + (_hint(key, known) or f"; known keys: {', '.join(known)}")
+            table = key.rpartition(".")[0]
+            beside = list(
+                dict.fromkeys(_below(name, table) for name in known if name.startswith(f"{table}." if table else ""))
+            )
+            hint = _hint(key, known) or _hint(key, beside)
+            yield f"{where}: unknown key" + (hint or f"; known keys: {', '.join(beside)}")
         elif problem["type"] == "missing":
             yield f"{where}: missing; set it in the file or with {option}"
         elif problem["type"] == "value_error":
             yield f"{where}: {_expected(problem['msg'])}" + (f", found {problem['input']!r}" if key else "")
         else:
             yield f"{where}: expected {_expected(problem['msg'])}, found {problem['input']!r}"
+
+
+def _below(name: str, table: str) -> str:
+    """The key or table in a table that a dotted name goes through."""
+    depth = len(table.split(".")) if table else 0
+    return ".".join(name.split(".")[: depth + 1])
 
 
 def _expected(message: str) -> str:
@@ -214,4 +244,4 @@ def _toml_table(raw: str) -> Any:
         raise argparse.ArgumentTypeError(f"not a TOML inline table: {error}") from None
 
 
-__all__ = ["RUNTIME", "Field", "ProgramConfig", "Section", "identity", "load_config"]
+__all__ = ["RUNTIME", "Field", "ProgramConfig", "Section", "identity", "load_config", "validate_config"]

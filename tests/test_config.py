@@ -160,7 +160,7 @@ def test_an_unknown_table_lists_the_known_keys(tmp_path: Path) -> None:
     lines = refusal("--config", str(path), *NEEDED).splitlines()
     assert lines == [
         f"{path}: zzz: unknown key; known keys: out, on_bad_line, qa, num_negatives, temperature, pooling, masked, cutoffs, "
-        "splits, prefixes, encoder.model, encoder.max_length, filter.facet, num_threads"
+        "splits, prefixes, encoder, filter, num_threads"
     ]
 
 

@@ -1,0 +1,141 @@
+"""`agentir synth run`: all four programs, from questions to training examples, with a real server."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_server import Reply, ScriptedServer, Seen, completion
+
+from agentir.cli import load_program
+from agentir.config import load_config
+from agentir.jsonl import write_jsonl
+from agentir.records import Document
+from agentir.search.builder import build_index
+
+Start = Callable[[Callable[[Seen], Reply]], ScriptedServer]
+CONFIGS = Path(__file__).parents[2] / "configs" / "synth"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    documents = [
+        Document(
+            docid=f"d{number}", title=f"Mill {number}", text=f"The mill number {number} was built in {1800 + number}."
+        )
+        for number in range(30)
+    ]
+    write_jsonl(folder / "corpus.jsonl", documents)
+    build_index(folder / "index", folder / "corpus.jsonl")
+    rows = [
+        {"qid": f"q{n}", "question": f"When was mill {n} built?", "answer": str(1800 + n), "gold_docids": [f"d{n}"]}
+        for n in range(6)
+    ]
+    write_jsonl(folder / "questions.jsonl", rows)
+    return folder
+
+
+def agent_and_oracle(seen: Seen) -> Reply:
+    """Plays the agent, or for requests without tools the oracle, who puts the passage with the right number first."""
+    messages = seen.body["messages"]
+    if seen.body["model"] == "oracle":
+        asked = messages[-1]["content"]
+        year = re.search(r"Correct answer: (\d+)", asked)
+        passages = re.findall(r"^\[(\d+)\] .* built in (\d+)\.", asked, re.MULTILINE)
+        assert year and len(passages) > 8
+        order = sorted(passages, key=lambda passage: passage[1] != year[1])
+        return Reply(completion(" > ".join(f"[{number}]" for number, _ in order)))
+    question = messages[1]["content"]
+    if messages[-1]["role"] == "tool":
+        return Reply(completion(f"{1800 + int(question.split()[3])}"))
+    query = json.dumps({"query": question.split(" ", 1)[1]})
+    return Reply(completion(reasoning=f"I need the year of mill {question.split()[3]}.", calls=[("search", query)]))
+
+
+def run(
+    folder: Path, server: ScriptedServer, out: Path, text: str = "", *more: str
+) -> subprocess.CompletedProcess[str]:
+    config = out.parent / f"{out.name}.toml"
+    config.write_text(
+        f'[model]\nname = "agent"\nbase_url = "{server.url}"\n[oracle]\nname = "oracle"\nbase_url = "{server.url}"\n'
+        + text
+    )
+    command = [
+        sys.executable, "-m", "agentir", "synth", "run", "--config", str(config),
+        "--questions", str(folder / "questions.jsonl"), "--index", str(folder / "index"), "--out", str(out), *more,
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_questions_become_training_examples(folder: Path, chat_server: Start, tmp_path: Path) -> None:
+    server = chat_server(agent_and_oracle)
+    done = run(folder, server, tmp_path / "out", "[label]\ndepth = 20\n[build]\nnum_negatives = 5\n")
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"\[\d/4\] synth \w+", done.stdout) == [
+        "[1/4] synth rollout", "[2/4] synth extract", "[3/4] synth label", "[4/4] synth build",
+    ]  # fmt: skip
+    examples = rows_of(tmp_path / "out" / "build" / "train.jsonl")
+    assert len(examples) == 6
+    for number, example in enumerate(examples):
+        assert example["positive_docids"] == [f"d{number}"] and len(example["negative_docids"]) == 5
+        assert example["subquery"]["reasoning"] == f"I need the year of mill {number}."
+        assert f"d{number}" not in example["negative_docids"]
+    assert len(server.seen) == 6 * 2 + 6
+    again = run(folder, server, tmp_path / "out", "[label]\ndepth = 20\n[build]\nnum_negatives = 5\n")
+    assert again.returncode == 0 and again.stdout.count("complete already") == 4 and len(server.seen) == 18
+
+
+def test_a_failure_stops_the_chain_and_the_next_start_goes_on(folder: Path, chat_server: Start, tmp_path: Path) -> None:
+    broken = True
+
+    def script(seen: Seen) -> Reply:
+        if broken and seen.body["model"] == "oracle":
+            return Reply({"error": {"message": "no such model"}}, 404)
+        return agent_and_oracle(seen)
+
+    server = chat_server(script)
+    done = run(folder, server, tmp_path / "out")
+    assert done.returncode == 2 and "no such model" in done.stdout + done.stderr
+    assert not (tmp_path / "out" / "build").exists()
+    broken = False
+    done = run(folder, server, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert sum(seen.body["model"] == "agent" for seen in server.seen) == 12
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[label]\ndept = 20\n", "label: dept: unknown key; did you mean depth?"),
+        ("[rollout]\nk = 0\n", "rollout: k: expected greater than or equal to 1, found 0"),
+        ('[build]\ncorpus = "x"\n', "build.corpus: set by synth run itself"),
+        ("[oracel]\nk = 0\n", "oracel: unknown key; did you mean oracle"),
+    ],
+)
+def test_all_settings_are_checked_before_anything_is_paid_for(
+    folder: Path, chat_server: Start, tmp_path: Path, text: str, fault: str
+) -> None:
+    server = chat_server(agent_and_oracle)
+    done = run(folder, server, tmp_path / "out", text)
+    assert done.returncode == 2 and fault in done.stderr, done.stderr
+    assert not server.seen and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_configurations_that_come_along_fit(path: Path, tmp_path: Path) -> None:
+    program = load_program("synth", "run")
+    argv = ["--config", str(path), "--questions", "q.jsonl", "--index", "index", "--out", str(tmp_path / "out")]
+    config = load_config(program.Config, argv, prog="agentir synth run")
+    for name in program.PROGRAMS:
+        program.settings(config, name, load_program("synth", name).Config)
+    lines = path.read_text().splitlines()
+    assert lines[0].startswith("# DR-Synth with") and any(f"configs/synth/{path.name}" in line for line in lines[:4])
