@@ -154,17 +154,34 @@ def iter_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
 
 def iter_objects(path: str | Path, rejects: Rejects) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (line number, object) of a JSON lines file; lines that hold no JSON object go to `rejects`."""
-    for number, line in iter_lines(path):
+    return parse_objects(path, iter_lines(path), rejects)
+
+
+def parse_objects(
+    path: str | Path, parts: Iterable[tuple[int, bytes]], rejects: Rejects, unit: str = ""
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (number, object) of the numbered parts of a file; parts that hold no JSON object go to `rejects`.
+
+    Args:
+        path: the file.
+        parts: JSON texts, numbered from 1.
+        rejects: takes the others, with the number for a line.
+        unit: what is numbered, named in the rejects; lines need no name.
+    """
+    for number, part in parts:
+        name = f"{unit} {number}" if unit else ""
         try:
-            value = loads(line)
+            value = loads(part)
         except UnicodeDecodeError as error:
-            rejects.add(path, number, "", "UTF-8 text", f"<byte 0x{line[error.start]:02x} at column {error.start + 1}>")
+            rejects.add(
+                path, number, name, "UTF-8 text", f"<byte 0x{part[error.start]:02x} at column {error.start + 1}>"
+            )
             continue
         except (ValueError, RecursionError) as error:
-            rejects.add(path, number, "", f"a JSON object ({_reason(error)})", line.decode("utf-8", "replace"))
+            rejects.add(path, number, name, f"a JSON object ({_reason(error)})", part.decode("utf-8", "replace"))
             continue
         if not isinstance(value, dict):
-            rejects.add(path, number, "", "a JSON object", value)
+            rejects.add(path, number, name, "a JSON object", value)
             continue
         yield number, value
 
@@ -368,9 +385,10 @@ class JsonlAppender:
         """Forces what was appended to the disk."""
         os.fsync(self._fd)
 
-    def close(self) -> None:
-        """Syncs and closes."""
-        os.fsync(self._fd)
+    def close(self, *, sync: bool = True) -> None:
+        """Closes, and syncs before unless what was appended need not outlive the machine's death."""
+        if sync:
+            self.sync()
         os.close(self._fd)
 
     def __enter__(self) -> Self:

@@ -16,7 +16,11 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QAItem:
-    """A question with its accepted answers; `metadata` holds what slices are made of (data set, number of hops)."""
+    """A question with its accepted answers; `metadata` holds what slices are made of (data set, number of hops).
+
+    Gold documents that are known by title or URL only get their docids from a corpus, see
+    `agentir.drsynth.gold.resolve_gold`.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -24,6 +28,8 @@ class QAItem:
     question: str
     answers: tuple[str, ...]
     gold_docids: tuple[str, ...] = ()
+    gold_titles: tuple[str, ...] = ()
+    gold_urls: tuple[str, ...] = ()
     split: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
 

@@ -26,6 +26,7 @@ from agentir.corpus.qa import read_questions
 from agentir.drsynth.columns import TEMPLATE, column_rows
 from agentir.drsynth.data_card import CARD, data_card
 from agentir.drsynth.examples import ExampleRules, ExampleSet, GoldGuard, make_examples
+from agentir.drsynth.gold import resolve_gold
 from agentir.drsynth.report import describe_examples
 from agentir.drsynth.splits import SPLITS, Split, split_questions
 from agentir.drsynth.tevatron import tevatron_row
@@ -51,7 +52,8 @@ class Config(ProgramConfig, ExampleRules):
     rankings: Path
     """The artifact of `agentir synth label`."""
     questions: Path
-    """The questions of the rankings, JSON lines (also .gz); a `split` (train, dev, heldout) given there is kept."""
+    """The questions of the rankings, in any layout that `synth extract` reads; a `split` (train, dev, heldout) given there
+    is kept."""
     corpus: Path
     """Where the texts are: an index folder, the corpus as JSON lines (also .gz), or a BEIR folder."""
     heldout_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -69,7 +71,9 @@ def main(config: Config) -> None:
     rankings_manifest = read_manifest(config.rankings, "rankings")
     rankings = list(read_records(config.rankings / RANKINGS, Ranking))
     rejects = Rejects(set_aside=config.on_bad_line == "set_aside")
-    questions = {item.qid: item for item in read_questions(config.questions, rejects)}
+    # What does not fit in the corpus is noted below, where the documents are read.
+    items, found_by_name = resolve_gold(read_questions(config.questions, rejects), config.corpus, Rejects())
+    questions = {item.qid: item for item in items}
     gold = {docid for item in questions.values() for docid in item.gold_docids}
     shown = {docid for ranking in rankings for docid in ranking.order}
     documents = find_documents(config.corpus, shown | gold, rejects)
@@ -96,6 +100,7 @@ def main(config: Config) -> None:
             "questions": {split: sum(side == split for side in splits.values()) for split in SPLITS},
             "questions_without_gold": sum(not item.gold_docids for item in questions.values()),
             "gold_docids_not_in_corpus": sorted(gold - documents.keys()),
+            "gold_by_name": found_by_name,
             **_write_training_rows(config, artifact, made, documents),
             **{split: _describe(made, split, questions, config.num_negatives) for split in SPLITS},
         }
@@ -177,5 +182,7 @@ def _tell(out: Path, report: Mapping[str, Any], num_set_aside: int) -> None:
     print(f"  training examples with fewer negatives: {train['with_fewer_negatives']}")
     print(f"  training examples without negatives: {train['without_negatives']}")
     print(f"  training examples whose query or reasoning holds the answer: {train['leaks'] or 0:.1%}")
+    for name, count in report["gold_by_name"].items():
+        print(f"  {name.replace('_', ' ')}: {count}")
     print(f"  gold documents that the corpus lacks: {len(report['gold_docids_not_in_corpus'])}")
     print(f"  lines set aside: {num_set_aside}; all counts are in {out / MANIFEST}")

@@ -27,7 +27,8 @@ class Config(ProgramConfig, ExtractionOptions):
     """Folders of `agentir synth rollout`, or files of episodes, JSON lines (also .gz) with qid, messages, and optionally
     agent and status."""
     questions: Path
-    """The questions of the episodes, JSON lines (also .gz) with qid, question, answer, gold_docids."""
+    """The questions of the episodes, JSON lines or one JSON array (also .gz): qid, question, answer, gold_docids; or as
+    WebShaper, MuSiQue, HotpotQA and 2WikiMultihopQA are published."""
     think_blocks: ThinkBlocks = "last"
     """Which of several thoughts in one message is the reasoning: the last (AgentIR's way), or all of them joined."""
 
@@ -48,7 +49,9 @@ def main(config: Config) -> None:
         report = {
             **counts,
             "questions": len(questions),
-            "questions_without_gold": sum(not item.gold_docids for item in questions.values()),
+            "questions_without_gold": sum(
+                not (item.gold_docids or item.gold_titles or item.gold_urls) for item in questions.values()
+            ),
             "questions_without_answer": sum(not item.answers for item in questions.values()),
             "trajectories_with_matching_answer": sum(
                 trajectory.qid in questions and has_accepted_answer(trajectory, questions[trajectory.qid])

@@ -4,11 +4,13 @@ r"""Has an oracle rank each sub-query's candidates: a model that is asked now, r
         --model.name Qwen3-32B --model.base-url http://127.0.0.1:8000/v1
     agentir synth label --subqueries data/subqueries --index index/ --questions questions.jsonl --out data/requests
     agentir synth label --subqueries data/subqueries --answers answers.jsonl --out data/rankings
+    agentir synth label --subqueries data/subqueries --labelled data/rollout --out data/rankings
 
 The first form retrieves candidates by the query alone, adds the gold documents and asks the model, which is told the
-correct answer, for their order. Each answer is written to labels.jsonl at once; started again, the program asks only for
-what is missing. The second form, without a model, writes requests.jsonl: send the `messages` of each line to any model and
-add its text to the line as `response`. Such a file of answers is what the third form reads.
+correct answer, for their order. Each answer is kept at once, in labels.jsonl or, while its sub-query needs more of them, in
+the folder open; started again, the program asks only for what is missing. The second form, without a model, writes
+requests.jsonl: send the `messages` of each line to any model and add its text to the line as `response`. Such a file of
+answers is what the third form reads.
 """
 
 from __future__ import annotations
@@ -17,62 +19,55 @@ import asyncio
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from agentir.agent.journal import JournalFolder
 from agentir.artifacts import Artifact, read_manifest
 from agentir.chat.endpoint import Endpoint
 from agentir.chat.settings import ModelSection
 from agentir.config import RUNTIME, Field, ProgramConfig
 from agentir.corpus.qa import read_questions
+from agentir.drsynth.candidates import CandidateLists, ListMaker, ListOptions
+from agentir.drsynth.false_start import GIVE_UP_AFTER
+from agentir.drsynth.gold import resolve_gold
 from agentir.drsynth.labelling import LabelCounts, label_all
 from agentir.drsynth.labels import read_labels
 from agentir.drsynth.oracle import ANSWER_RETRIES, LabelOutcome, Oracle, OracleSettings
-from agentir.drsynth.pool import POOL_SIZE, Placement, candidate_pool
-from agentir.drsynth.requests import PASSAGE_WORDS, OracleTask, make_request, make_task
-from agentir.embed.encoder import QueryTooLongError
+from agentir.drsynth.requests import OracleTask, make_request
 from agentir.embed.load import load_encoder
 from agentir.errors import AgentirError, ConfigError
 from agentir.jsonl import JsonlAppender, Rejects, read_records
-from agentir.records import QAItem, SearchQuery, SubQuery, Usage
-from agentir.rerank import AnswerForm
+from agentir.records import QAItem, SubQuery, Usage
 from agentir.search.index import Index
 from agentir.search.protocol import Searcher
 
 NUM_SHOWN = 5
-LABELS = "labels.jsonl"
+LABELS, OPEN = "labels.jsonl", "open"
 
 
-class Config(ProgramConfig):
+class Config(ProgramConfig, ListOptions):
     """What is labelled, how candidates are chosen, and who ranks them."""
 
     subqueries: Path
     """The artifact of `agentir synth extract`."""
     answers: tuple[Path, ...] = ()
     """Files of recorded oracle answers, JSON lines with qid, turn, call, candidates, num_gold_first, response."""
+    labelled: Path | None = None
+    """The artifact of an `agentir synth rollout` with an oracle: its rankings are taken, and nothing is asked."""
     questions: Path | None = None
-    """The questions with their answers and gold documents; without it only recorded answers can be read."""
+    """The questions with their answers and gold documents, in any layout that `synth extract` reads; without it only
+    recorded answers can be read."""
     index: Path | None = None
     """The index folder in which candidates are searched; not for recorded answers."""
     searcher: Literal["bm25", "dense"] = "bm25"
     """How they are searched, by the query alone: by its words, or by vectors."""
     encoder: str | None = None
     """The query encoder of a dense search, a model folder or name; default is the model that built the index."""
-    depth: int = Field(default=POOL_SIZE, ge=1)
-    """How many candidates the oracle ranks, gold documents among them; not for recorded answers."""
-    placement: Placement = "shuffle"
-    """Where gold documents stand: mixed in (shuffle), at the end (append), or in front as AgentIR has them
-    (gold_first), which anchors the oracle; not for recorded answers."""
-    passage_words: int = Field(default=PASSAGE_WORDS, ge=1)
-    """How many words of a candidate the oracle sees, about AgentIR's 512 tokens; not for recorded answers."""
-    seed: int = 0
-    """Fixes the shuffle, and the order in which further votes see the list; not for recorded answers."""
-    form: AnswerForm = "brackets"
-    """How the oracle writes rankings: [2] > [1] (brackets), or as JSON by a schema that the server is given (json)."""
     model: ModelSection = Field(default_factory=lambda: ModelSection.model_validate({}))
     """The model to ask; without a name none is asked."""
     window: int | None = Field(default=None, ge=2)
@@ -102,6 +97,10 @@ def main(config: Config) -> None:
     if config.answers:
         _read_answers(config, subqueries, questions, rejects)
         return
+    if config.labelled:
+        rejects.check()
+        _take_labelled(config, config.labelled, subqueries, rejects)
+        return
     if config.index is None or config.questions is None:
         missing = " and ".join(name for name in ("index", "questions") if getattr(config, name) is None)
         raise ConfigError(f"{missing}: missing; set answers to make rankings, or index and questions to make requests")
@@ -113,24 +112,35 @@ def main(config: Config) -> None:
     with Index.open(config.index) as index, Artifact(config.out, kind, config, inputs=inputs) as artifact:
         if artifact.complete:
             print(f"{config.out}: complete already")
+            JournalFolder(config.out / OPEN).clear()
             return
-        lists = CandidateLists(config, index, subqueries, {item.qid: item for item in questions})
+        questions, gold = resolve_gold(questions, config.index, rejects)
+        searcher = index.bm25() if config.searcher == "bm25" else _dense(config, index)
+        maker = ListMaker(index.pack, searcher, config)
+        lists = CandidateLists(maker, subqueries, {item.qid: item for item in questions}, gold)
         if config.model.name:
             _ask_model(config, artifact, lists, rejects)
         else:
             _write_requests(config, artifact, lists, rejects)
 
 
+def _dense(config: Config, index: Index) -> Searcher:
+    return index.dense(load_encoder(config.encoder or index.encoder_name))
+
+
 def _check(config: Config) -> None:
     """Refuses settings that contradict each other, and names those that have no effect."""
     given = config.model_fields_set
-    if "model" in given and not config.model.name and not config.answers:
+    if "model" in given and not (config.model.name or config.answers or config.labelled):
         raise ConfigError("model.name: missing; set it to ask the model, or leave all of model out to make requests")
     if config.step is not None and (config.window is None or config.step >= config.window):
         found = "no window" if config.window is None else f"step {config.step}, window {config.window}"
         raise ConfigError(f"step: expected less than window, found {found}")
-    if config.answers:
-        reason, ignored = "answers are given", [name for name in (*FOR_LISTS, *FOR_MODEL) if name in given]
+    if config.answers and config.labelled:
+        raise ConfigError("answers, labelled: expected one of the two")
+    if config.answers or config.labelled:
+        reason = "answers are given" if config.answers else "labelled is given"
+        ignored = [name for name in (*FOR_LISTS, *FOR_MODEL) if name in given]
     elif not config.model.name:
         reason, ignored = "no model is named", [name for name in FOR_MODEL if name in given]
     else:
@@ -172,58 +182,36 @@ def _read_answers(
     print(f"  lines set aside: {len(rejects.items)}")
 
 
-class CandidateLists:
-    """The lists that an oracle is to rank, made one by one, and counts of the sub-queries without one.
-
-    Attributes:
-        subqueries: those that can be asked about: their question is known and has an answer.
-        left_out: how many others there are, by reason, as far as lists were made.
-    """
-
-    def __init__(
-        self, config: Config, index: Index, subqueries: Sequence[SubQuery], questions: Mapping[str, QAItem]
-    ) -> None:
-        self.num_subqueries = len(subqueries)
-        self.left_out: Counter[str] = Counter()
-        self.subqueries: list[SubQuery] = []
-        self._config, self._index, self._questions = config, index, questions
-        for subquery in subqueries:
-            item = questions.get(subquery.qid)
-            if item is None or not item.answers:
-                self.left_out["of_unknown_questions" if item is None else "of_questions_without_answer"] += 1
-            else:
-                self.subqueries.append(subquery)
-
-    def make(self, done: Mapping[str, object]) -> Iterator[OracleTask]:
-        """Retrieves by the query alone and adds the gold documents, for each sub-query that is not done."""
-        config, pack = self._config, self._index.pack
-        searcher: Searcher = self._index.bm25() if config.searcher == "bm25" else self._dense()
-        for subquery in self.subqueries:
-            if subquery.subqid in done:
-                continue
-            item = self._questions[subquery.qid]
-            try:
-                hits = searcher.search([SearchQuery(query=subquery.query)], config.depth)[0]
-            except QueryTooLongError:
-                self.left_out["query_too_long"] += 1
-                continue
-            looked_for = (*(hit.docid for hit in hits), *item.gold_docids)
-            documents = {document.docid: document for document in pack.find(looked_for)}
-            pool = candidate_pool(
-                hits,
-                [docid for docid in item.gold_docids if docid in documents],
-                config.placement,
-                size=config.depth,
-                documents=documents,
-                seed=f"{config.seed} {subquery.subqid}",
-            )
-            if not pool.candidates:
-                self.left_out["without_candidates"] += 1
-                continue
-            yield make_task(subquery, item, pool, documents, config.passage_words)
-
-    def _dense(self) -> Searcher:
-        return self._index.dense(load_encoder(self._config.encoder or self._index.encoder_name))
+def _take_labelled(config: Config, labelled: Path, subqueries: Sequence[SubQuery], rejects: Rejects) -> None:
+    """Takes the rankings of a rollout's oracle for the sub-queries that were extracted."""
+    read_manifest(labelled, "trajectories")
+    if not (labelled / LABELS).is_file():
+        raise ConfigError(f"labelled: expected a rollout with an oracle, found none in {labelled}")
+    inputs = {"subqueries": config.subqueries, "labelled": labelled}
+    if config.questions:
+        inputs["questions"] = config.questions
+    with Artifact(config.out, "rankings", config, inputs=inputs) as artifact:
+        if artifact.complete:
+            print(f"{config.out}: complete already")
+            return
+        known = {subquery.subqid: subquery for subquery in subqueries}
+        found = {
+            one.ranking.subquery.subqid: one
+            for one in read_records(labelled / LABELS, LabelOutcome)
+            if (same := known.get(one.ranking.subquery.subqid)) and same.query == one.ranking.subquery.query
+        }
+        # the extracted reasoning counts: it may have been dropped there
+        outcomes = [
+            replace(found[subqid], ranking=replace(found[subqid].ranking, subquery=subquery))
+            for subqid, subquery in known.items()
+            if subqid in found
+        ]
+        artifact.write("rankings.jsonl", (outcome.ranking for outcome in outcomes))
+        report = _describe(outcomes)
+        unanswered = [subqid for subqid in known if subqid not in found]
+        counts = {"subqueries_without_answer": len(unanswered), "without_answer": unanswered}
+        artifact.finish({"subqueries": len(subqueries), **report, **counts}, rejects)
+    _tell_rankings(config, report, len(subqueries), {}, len(unanswered), rejects)
 
 
 def _write_requests(config: Config, artifact: Artifact, lists: CandidateLists, rejects: Rejects) -> None:
@@ -241,6 +229,7 @@ def _write_requests(config: Config, artifact: Artifact, lists: CandidateLists, r
         "requests.jsonl", (make_request(task, config.form) for task in counted(lists.make(done={})))
     )
     counts += lists.left_out
+    counts.update(lists.gold)
     artifact.finish({"subqueries": lists.num_subqueries, "requests": num_requests, **counts}, rejects)
     print(f"{num_requests} requests for {lists.num_subqueries} sub-queries -> {config.out}")
     _tell(counts, rejects)
@@ -248,20 +237,20 @@ def _write_requests(config: Config, artifact: Artifact, lists: CandidateLists, r
 
 
 def _ask_model(config: Config, artifact: Artifact, lists: CandidateLists, rejects: Rejects) -> None:
-    with artifact.append_to(LABELS) as journal:
-        before = {one.ranking.subquery.subqid: one.usage for one in read_records(journal.path, LabelOutcome)}
-        spent = sum(before.values(), Usage())
+    journals = JournalFolder(artifact.folder / OPEN)
+    with artifact.append_to(LABELS) as labels:
+        before = {one.ranking.subquery.subqid: one.usage for one in read_records(labels.path, LabelOutcome)}
+        for subqid in before:  # a kill may have come just before its journal was removed
+            journals.remove(subqid)
         with tqdm(desc="labels", unit="sub-query", total=len(lists.subqueries), initial=len(before)) as bar:
-            run = asyncio.run(_label(config, lists.make(done=before), journal, spent, bar))
+            run = asyncio.run(_label(config, lists, before, labels, journals, bar))
     found = {one.ranking.subquery.subqid: one for one in read_records(artifact.folder / LABELS, LabelOutcome)}
     outcomes = [found[subquery.subqid] for subquery in lists.subqueries if subquery.subqid in found]
     print(f"{run.num_labelled} sub-queries labelled now, {len(before)} before, of {lists.num_subqueries}")
     for kind, count in run.failed.items():
         print(f"  failed: {count} ({kind}; the first: {run.first_errors[kind]})")
-    if run.budget:
-        raise AgentirError(
-            f"{config.out}: unfinished: {run.budget}; raise it and run the same command again to continue"
-        )
+    if run.stopped:
+        raise AgentirError(f"{config.out}: unfinished: {run.stopped} and run the same command again to continue")
     if run.failed and config.on_failure == "retry":
         raise AgentirError(
             f"{config.out}: unfinished: the model gave no answer for {run.failed.total()} of {len(lists.subqueries)} "
@@ -276,13 +265,15 @@ def _ask_model(config: Config, artifact: Artifact, lists: CandidateLists, reject
             "subqueries": lists.num_subqueries,
             **report,
             **lists.left_out,
+            **lists.gold,
             "failed": dict(run.failed),
             "subqueries_without_answer": len(unanswered),
             "without_answer": unanswered,
         },
         rejects,
     )
-    _tell_rankings(config, report, lists, len(unanswered), rejects)
+    journals.clear()
+    _tell_rankings(config, report, lists.num_subqueries, {**lists.left_out, **lists.gold}, len(unanswered), rejects)
 
 
 def _describe(outcomes: Sequence[LabelOutcome]) -> dict[str, Any]:
@@ -312,18 +303,23 @@ def _describe(outcomes: Sequence[LabelOutcome]) -> dict[str, Any]:
 
 
 def _tell_rankings(
-    config: Config, report: Mapping[str, Any], lists: CandidateLists, num_unanswered: int, rejects: Rejects
+    config: Config,
+    report: Mapping[str, Any],
+    num_subqueries: int,
+    left_out: Mapping[str, int],
+    num_unanswered: int,
+    rejects: Rejects,
 ) -> None:
     usage = report["usage"]
     tokens = usage["prompt_tokens"] + usage["completion_tokens"]
-    print(f"{report['rankings']} rankings of {lists.num_subqueries} sub-queries -> {config.out}")
+    print(f"{report['rankings']} rankings of {num_subqueries} sub-queries -> {config.out}")
     print(f"  sub-queries without a ranking (kept, but no labels): {report['rerank_failed']}")
     print(f"  of these longer than the model's context: {report['context_overflow']}")
     print(f"  partly ranked: {report['partly_ranked']}; answers with numbers repeated or missing: {report['repaired']}")
     print(f"  votes dropped: {report['dropped_votes']} of {report['votes']}; agreement: {report['mean_agreement']}")
     print(f"  requests: {report['requests']}, tokens: {tokens:,}, cost: {usage['cost']:.2f}")
     print(f"  sub-queries that the model gave no answer for: {num_unanswered}")
-    _tell(lists.left_out, rejects)
+    _tell(left_out, rejects)
 
 
 def _tell(counts: Mapping[str, int], rejects: Rejects) -> None:
@@ -334,9 +330,14 @@ def _tell(counts: Mapping[str, int], rejects: Rejects) -> None:
 
 
 async def _label(
-    config: Config, tasks: Iterator[OracleTask], journal: JsonlAppender, spent: Usage, bar: Any
+    config: Config,
+    lists: CandidateLists,
+    before: Mapping[str, Usage],
+    labels: JsonlAppender,
+    journals: JournalFolder,
+    bar: Any,
 ) -> LabelCounts:
-    """Asks the model about all tasks."""
+    """Asks the model about all lists that were not labelled before."""
     settings = OracleSettings(
         form=config.form,
         window=config.window,
@@ -345,6 +346,7 @@ async def _label(
         answer_retries=config.answer_retries,
         seed=config.seed,
     )
+    spent = sum(before.values(), journals.usage())
     async with Endpoint(config.model, spent=spent) as endpoint:
 
         def show(counts: LabelCounts) -> None:
@@ -353,4 +355,13 @@ async def _label(
             bar.update()
 
         oracle = Oracle(endpoint, settings)
-        return await label_all(tasks, oracle, journal, concurrency=config.model.concurrency, on_progress=show)
+        return await label_all(
+            lists.make(done=before),
+            oracle,
+            labels,
+            journals=journals,
+            concurrency=config.model.concurrency,
+            # Where others worked, those to be left out may be all that is left.
+            give_up_after=None if config.on_failure == "leave_out" and before else GIVE_UP_AFTER,
+            on_progress=show,
+        )

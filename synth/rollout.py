@@ -15,26 +15,37 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from agentir.agent.episode import Agent, Limits
+from agentir.agent.journal import JournalFolder
 from agentir.agent.terminal import AnswerPolicy
 from agentir.artifacts import Artifact
 from agentir.chat.endpoint import Endpoint
 from agentir.chat.settings import ModelSection
 from agentir.config import RUNTIME, Field, ProgramConfig
 from agentir.corpus.qa import read_questions
+from agentir.drsynth.candidates import ListMaker, ListOptions
 from agentir.drsynth.episodes import EpisodeStore, remove_working_files
+from agentir.drsynth.false_start import GIVE_UP_AFTER
+from agentir.drsynth.gold import resolve_gold
+from agentir.drsynth.oracle import LabelOutcome, Oracle, OracleSettings
+from agentir.drsynth.oracle_search import OracleSearch
 from agentir.drsynth.rollout import RolloutState, roll_out
 from agentir.errors import AgentirError, ConfigError
-from agentir.jsonl import Rejects
+from agentir.jsonl import Rejects, read_records
 from agentir.records import QAItem, Usage
 from agentir.search.retriever import Retriever, SearcherKind
-from agentir.tools.search import SNIPPET_WORDS, VISIT_CHARS, AsyncRetriever, ResultForm, SearchTools
+from agentir.tools.search import SNIPPET_WORDS, VISIT_CHARS, ResultForm, SearchTools
+from agentir.tools.tool import Tool
 from agentir.tools.toolset import Toolset
+
+if TYPE_CHECKING:
+    from agentir.search.remote import RemoteRetriever
 
 SYSTEM = (
     "You answer hard questions by searching a collection of documents. Think before each step: what is already settled, what "
@@ -42,6 +53,7 @@ SYSTEM = (
     "the beginning of each document. Do not answer from memory what you can look up. When you have found the answer and "
     "checked it, give it as your final message: the answer itself, short and exact, without further tool calls."
 )
+LABELS, OPEN_LABELS = "labels.jsonl", "open-labels"
 NUM_NAMED = 5
 
 
@@ -91,6 +103,11 @@ class Config(ProgramConfig):
     """Tokens of the conversation at which the answer is demanded (AgentIR's Tongyi: 110,592)."""
     max_minutes: float | None = Field(None, gt=0)
     """Minutes after which the answer is demanded (AgentIR: 150); default: none."""
+    oracle: ModelSection = Field(default_factory=lambda: ModelSection.model_validate({}))
+    """Let this model, which is told the answers, rank what each search finds before the agent sees it, as AgentIR's
+    evaluation code can; its rankings are kept, and `agentir synth label --labelled` takes them. Default: none."""
+    lists: ListOptions = ListOptions()
+    """The lists that the oracle ranks."""
     episodes_at_once: int = Field(256, json_schema_extra=RUNTIME, ge=1)
     """Most episodes under way; `model.concurrency` bounds the requests."""
     on_failure: Literal["retry", "leave_out"] = Field("retry", json_schema_extra=RUNTIME)
@@ -103,9 +120,15 @@ def main(config: Config) -> None:
     """Reads the questions, runs the episodes, and writes them in order."""
     if (config.index is None) == (config.server is None):
         raise ConfigError("index, server: expected one of the two, an index folder or the address of a server")
+    if config.oracle.name and (config.index is None or config.several_queries or config.pass_reasoning):
+        raise ConfigError("oracle: expected index, and neither several_queries nor pass_reasoning beside it")
     rejects = Rejects(set_aside=config.on_bad_line == "set_aside")
     items = chosen(config, read_questions(config.questions, rejects))
     rejects.check()
+    if config.oracle.name and (unknown := [item.qid for item in items if not item.answers]):
+        raise ConfigError(
+            f"oracle: expected an answer to every question, found none for {', '.join(unknown[:NUM_NAMED])}"
+        )
     inputs = {"questions": config.questions} | {
         name: path for name, path in (("index", config.index), ("system", config.system)) if path is not None
     }
@@ -115,19 +138,26 @@ def main(config: Config) -> None:
             remove_working_files(config.out)
             return
         with EpisodeStore(config.out) as store:
-            spent = store.spent
             num_before = len(store.finished)
-            state, usage = asyncio.run(run(config, items, store, spent))
+            state, usage = asyncio.run(run(config, artifact, items, store))
             tell(config, items, store, state, usage, num_before)
             if state.stopped:
-                raise AgentirError(f"{state.stopped}; raise it and run the same command again to continue")
+                raise AgentirError(f"{state.stopped} and run the same command again to continue")
             if state.failed and config.on_failure == "retry":
                 raise AgentirError(
                     f"{len(state.failed)} of {len(items)} episodes failed; run the same command again to try them again, or "
                     "with --on-failure leave_out to finish without them"
                 )
             artifact.write_lines("trajectories.jsonl", store.in_order([item.qid for item in items]))
-            artifact.finish(report_of(items, store, state), rejects)
+            report = report_of(items, store, state)
+            if config.oracle.name:
+                outcomes = list(read_records(artifact.include(LABELS), LabelOutcome))
+                report["oracle"] = {
+                    "rankings": len(outcomes),
+                    "usage": asdict(sum((outcome.usage for outcome in outcomes), Usage())),
+                }
+            artifact.finish(report, rejects)
+        JournalFolder(config.out / OPEN_LABELS).clear()
         remove_working_files(config.out)
     print(f"trajectories: {config.out / 'trajectories.jsonl'}; next: agentir synth extract --trajectories {config.out}")
 
@@ -142,11 +172,13 @@ def chosen(config: Config, items: Sequence[QAItem]) -> list[QAItem]:
     return kept
 
 
-async def run(config: Config, items: Sequence[QAItem], store: EpisodeStore, spent: Usage) -> tuple[RolloutState, Usage]:
+async def run(
+    config: Config, artifact: Artifact, items: Sequence[QAItem], store: EpisodeStore
+) -> tuple[RolloutState, Usage]:
     """Runs the episodes under a progress bar."""
     async with AsyncExitStack() as stack:
-        model = await stack.enter_async_context(Endpoint(config.model, spent=spent))
-        agent = make_agent(config, model, open_retriever(config, stack))
+        model = await stack.enter_async_context(Endpoint(config.model, spent=store.spent))
+        agent = await make_agent(config, artifact, model, items, stack)
         state = RolloutState()
         with tqdm(desc="episodes", unit="episode", initial=len(store.finished), total=len(items)) as bar:
 
@@ -161,15 +193,58 @@ async def run(config: Config, items: Sequence[QAItem], store: EpisodeStore, spen
 
             shown = asyncio.create_task(show())
             try:
-                await roll_out(agent, items, store, num_at_once=config.episodes_at_once, state=state)
+                await roll_out(
+                    agent,
+                    items,
+                    store,
+                    num_at_once=config.episodes_at_once,
+                    # Where others worked, those to be left out may be all that is left.
+                    give_up_after=None if config.on_failure == "leave_out" and store.finished else GIVE_UP_AFTER,
+                    state=state,
+                )
             finally:
                 shown.cancel()
                 bar.update(len(store.finished) - bar.n)
         return state, model.usage
 
 
-def open_retriever(config: Config, stack: AsyncExitStack) -> AsyncRetriever:
-    """What the agent searches; closed with the stack."""
+async def make_agent(
+    config: Config, artifact: Artifact, model: Endpoint, items: Sequence[QAItem], stack: AsyncExitStack
+) -> Agent:
+    """The agent that the configuration describes; what it searches with is closed with the stack."""
+    retriever = open_retriever(config, stack)
+    tools = SearchTools(
+        retriever,
+        k=config.k,
+        form=config.results,
+        pass_reasoning=config.pass_reasoning,
+        visit_chars=config.visit_chars,
+    )
+    if config.oracle.name:
+        assert isinstance(retriever, Retriever)
+        search = await oracle_search(config, artifact, retriever, items, stack)
+    else:
+        search = tools.search_several if config.several_queries else tools.search
+    system = SYSTEM if config.system is None else config.system.read_text(encoding="utf-8").strip()
+    return Agent(
+        name=model.name,
+        model=model,
+        toolset=Toolset(
+            [search, tools.visit] if config.tools == "search+visit" else [search], max_calls=config.max_calls
+        ),
+        system=system,
+        task=config.task,
+        terminal=AnswerPolicy(answer_form=config.answer_form),
+        limits=Limits(
+            max_turns=config.max_turns,
+            max_context_tokens=config.max_context_tokens,
+            max_seconds=None if config.max_minutes is None else config.max_minutes * 60,
+        ),
+    )
+
+
+def open_retriever(config: Config, stack: AsyncExitStack) -> Retriever | RemoteRetriever:
+    """What the agent searches."""
     if config.server is not None:
         from agentir.search.remote import RemoteRetriever
 
@@ -184,32 +259,29 @@ def open_retriever(config: Config, stack: AsyncExitStack) -> AsyncRetriever:
     return retriever
 
 
-def make_agent(config: Config, model: Endpoint, retriever: AsyncRetriever) -> Agent:
-    """The agent that the configuration describes."""
-    tools = SearchTools(
+async def oracle_search(
+    config: Config, artifact: Artifact, retriever: Retriever, items: Sequence[QAItem], stack: AsyncExitStack
+) -> Tool:
+    """The search tool whose results the oracle ranks."""
+    assert config.index is not None
+    labels = stack.enter_context(artifact.append_to(LABELS))
+    journals = JournalFolder(config.out / OPEN_LABELS)
+    with_gold, _ = resolve_gold(items, config.index, Rejects())
+    settings = OracleSettings(form=config.lists.form, seed=config.lists.seed)
+    found = list(read_records(labels.path, LabelOutcome))
+    spent = sum((outcome.usage for outcome in found), journals.usage())
+    model = await stack.enter_async_context(Endpoint(config.oracle, spent=spent))
+    return OracleSearch(
         retriever,
+        ListMaker(retriever.index.pack, retriever.searcher, config.lists),
+        Oracle(model, settings),
+        {item.qid: item for item in with_gold},
+        labels,
+        journals,
+        {outcome.ranking.subquery.subqid: outcome.ranking for outcome in found},
         k=config.k,
         form=config.results,
-        pass_reasoning=config.pass_reasoning,
-        visit_chars=config.visit_chars,
-    )
-    offered = [tools.search_several if config.several_queries else tools.search]
-    if config.tools == "search+visit":
-        offered.append(tools.visit)
-    system = SYSTEM if config.system is None else config.system.read_text(encoding="utf-8").strip()
-    return Agent(
-        name=model.name,
-        model=model,
-        toolset=Toolset(offered, max_calls=config.max_calls),
-        system=system,
-        task=config.task,
-        terminal=AnswerPolicy(answer_form=config.answer_form),
-        limits=Limits(
-            max_turns=config.max_turns,
-            max_context_tokens=config.max_context_tokens,
-            max_seconds=None if config.max_minutes is None else config.max_minutes * 60,
-        ),
-    )
+    ).tool
 
 
 def report_of(items: Sequence[QAItem], store: EpisodeStore, state: RolloutState) -> dict[str, Any]:
@@ -222,7 +294,7 @@ def report_of(items: Sequence[QAItem], store: EpisodeStore, state: RolloutState)
         "by_status": dict(Counter(line.status for line in done.values())),
         "failed": dict(sorted(state.failed.items())),
         "failed_by_cause": dict(state.failed_by_cause),
-        "usage": {name: getattr(total, name) for name in Usage.__slots__},
+        "usage": asdict(total),
     }
 
 

@@ -32,7 +32,7 @@ class Config(ProgramConfig):
     oracle: ModelSection | None = None
     """The language model that ranks; default: the agent's."""
     rollout: dict[str, Any] = Field(default_factory=dict)
-    """Further keys of `agentir synth rollout`."""
+    """Further keys of `agentir synth rollout`; with an `oracle` in it, its rankings are the labels."""
     extract: dict[str, Any] = Field(default_factory=dict)
     """Further keys of `agentir synth extract`."""
     label: dict[str, Any] = Field(default_factory=dict)
@@ -64,10 +64,11 @@ def settings(config: Config, name: Program, config_type: type[Section]) -> Secti
     live: dict[str, Any] = {"index": config.index, "on_failure": config.on_failure}
     model = config.model.model_dump(exclude_unset=True)
     oracle = model if config.oracle is None else config.oracle.model_dump(exclude_unset=True)
+    label = {"labelled": out / "rollout"} if "oracle" in config.rollout else {**live, "model": oracle}
     own: dict[str, Any] = {
         "rollout": {**live, "model": model},
         "extract": {"trajectories": [out / "rollout"]},
-        "label": {**live, "subqueries": out / "extract", "model": oracle},
+        "label": {"subqueries": out / "extract", **label},
         "build": {"rankings": out / "label", "corpus": config.index},
     }[name]
     table: dict[str, Any] = getattr(config, name)

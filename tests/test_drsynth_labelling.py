@@ -51,7 +51,7 @@ def in_order(path: Path) -> list[LabelOutcome]:
 @pytest.fixture
 def uninterrupted(tmp_path: Path) -> list[LabelOutcome]:
     counts = label(tmp_path / "whole.jsonl", ScriptedModel(lambda messages: said("[2] > [1] > [3]")))
-    assert (counts.num_labelled, counts.failed, counts.budget) == (NUM, Counter(), "")
+    assert (counts.num_labelled, counts.failed, counts.stopped) == (NUM, Counter(), "")
     return in_order(tmp_path / "whole.jsonl")
 
 
@@ -117,7 +117,7 @@ def test_a_used_up_budget_begins_nothing_more_and_keeps_what_is_finished(tmp_pat
     model = ScriptedModel(reply)
     counts = label(path, model, concurrency=4)
     assert (counts.num_labelled, counts.failed) == (10, Counter())
-    assert counts.budget == "budget used up: 10 of max_calls 10"
+    assert counts.stopped == "budget used up: 10 of max_calls 10; raise it"
     assert len(in_order(path)) == 10
     assert len(model.requests) <= 14
 

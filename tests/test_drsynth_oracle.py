@@ -2,10 +2,12 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentir.agent.journal import Journal
 from agentir.chat.model import Generation
 from agentir.chat.scripted import ScriptedModel, said
 from agentir.drsynth.oracle import LabelOutcome, Oracle, OracleSettings
@@ -185,3 +187,44 @@ def test_other_errors_of_the_server_reach_the_caller(error: ChatError) -> None:
 def test_a_single_candidate_is_a_list_too() -> None:
     outcome, _ = ask(lambda messages: said("[1]"), task(1), window=4, step=2)
     assert (outcome.ranking.order, outcome.ranking.ranked_count) == (("d0",), 1)
+
+
+@pytest.mark.parametrize("last", [right, "overflow"])
+def test_a_sub_query_goes_on_from_its_journal_at_every_answer(tmp_path: Path, last: Any) -> None:
+    """Two votes of three windows, whose second and fifth answers are asked for twice."""
+
+    def model(num_before: int) -> ScriptedModel:
+        def reply(messages: Sequence[Message]) -> Generation:
+            number = num_before + len(scripted.requests)
+            if number in (2, 6):
+                return CUT
+            if number == 8 and last == "overflow":
+                raise ContextOverflowError("m: too long")
+            return right(messages)
+
+        scripted = ScriptedModel(reply)
+        return scripted
+
+    def rank(num_before: int, path: Path) -> tuple[LabelOutcome, int]:
+        asked, journal = model(num_before), Journal(path)
+        outcome = asyncio.run(
+            Oracle(asked, OracleSettings(window=4, step=2, votes=2)).rank(task(8, "shuffle"), journal)
+        )
+        journal.close()
+        return outcome, len(asked.requests)
+
+    path = tmp_path / "whole.jsonl"
+    whole, num_asked = rank(0, path)
+    assert (num_asked, whole.num_requests) == (8, 8)
+    assert whole.failure == ("context_overflow" if last == "overflow" else "")
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert len(lines) == (7 if last == "overflow" else 8), "an overflow is no generation"
+    assert whole.usage == Usage(
+        num_calls=len(lines) - 2, prompt_tokens=10 * (len(lines) - 2), completion_tokens=2 * (len(lines) - 2) + 18
+    )
+    for num_kept in range(len(lines) + 1):
+        for torn in (b"", b'{"kind": "gener'):
+            part = tmp_path / "part.jsonl"
+            part.write_bytes(b"".join(lines[:num_kept]) + torn)
+            assert rank(num_kept, part) == (whole, 8 - num_kept)
+            assert part.read_bytes() == path.read_bytes()

@@ -84,7 +84,7 @@ class Agent:
             BudgetError: the budget is used up.
         """
         episode = _Episode(
-            agent=self, question=question, journal=journal or Journal(), messages=[*self.prompt(question)]
+            agent=self, qid=qid, question=question, journal=journal or Journal(), messages=[*self.prompt(question)]
         )
         status, answer, error = "failed", "", ""
         try:
@@ -118,6 +118,7 @@ class _Episode:
     """A running episode."""
 
     agent: Agent
+    qid: str
     question: str
     journal: Journal
     messages: list[Message]
@@ -187,7 +188,9 @@ class _Episode:
 
     async def _results(self, generation: Generation) -> tuple[ToolResult, ...]:
         """The results of a turn's calls."""
-        context = CallContext(question=self.question, reasoning=generation.reasoning)
+        context = CallContext(
+            qid=self.qid, question=self.question, reasoning=generation.reasoning, turn=self.turns[-1].index
+        )
         return await self.journal.step("results", _RESULTS, lambda: self.agent.toolset.run(generation.calls, context))
 
     def _take(self, results: Sequence[ToolResult]) -> None:

@@ -1,7 +1,9 @@
-"""The journal of one episode: what was paid for, so that an episode that was stopped goes on where it was."""
+"""Journals of what was paid for, so that an episode, or any chain of model calls, that was stopped goes on where it was."""
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ from pydantic import TypeAdapter
 
 from agentir.errors import InputError
 from agentir.jsonl import JsonlAppender, dumps, read_records, repair_tail
-from agentir.records import STRICT
+from agentir.records import STRICT, Usage
 
 T = TypeVar("T")
 
@@ -46,6 +48,12 @@ class Journal:
         self._next = 0
 
     @property
+    def recorded_usage(self) -> Usage:
+        """What the generations of earlier starts took."""
+        generations = (step.value for step in self._steps if step.kind == "generation")
+        return sum((Usage(**generation["usage"]) for generation in generations), Usage())
+
+    @property
     def num_recorded(self) -> int:
         """Steps of an earlier start that were not given back yet."""
         return len(self._steps) - self._next
@@ -71,7 +79,38 @@ class Journal:
         return value
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file; it is not forced to the disk, which would hold up all other work in this process."""
         if self._appender is not None:
-            self._appender.close()
+            self._appender.close(sync=False)
             self._appender = None
+
+
+class JournalFolder:
+    """The journals of all work under way, one for each key.
+
+    Args:
+        folder: made with the first journal.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.jsonl"
+
+    def open(self, key: str) -> Journal:
+        """The journal of a key, with what an earlier start recorded."""
+        self._folder.mkdir(exist_ok=True)
+        return Journal(self._path(key))
+
+    def remove(self, key: str) -> None:
+        """Removes the journal of a key, if there is one."""
+        self._path(key).unlink(missing_ok=True)
+
+    def usage(self) -> Usage:
+        """What the generations in all journals took."""
+        return sum((Journal(path).recorded_usage for path in sorted(self._folder.glob("*.jsonl"))), Usage())
+
+    def clear(self) -> None:
+        """Removes all journals and the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)

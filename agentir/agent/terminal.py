@@ -89,4 +89,6 @@ def _complaint(generation: Generation) -> str:
         return "Your last message was cut off because it was too long, and was not used. Be shorter."
     if generation.finish == "filtered":
         return "Your last message was withheld, and was not used."
+    if generation.calls:
+        return "Your last message called a tool, which was not run."
     return "Your last message held no tool call that can be run and no final answer."

@@ -34,6 +34,8 @@ _HARMONY = re.compile(
 _HARMONY_END = re.compile(r"\s*+<\|(?:call|end|return)\|>")
 _JSON_START = re.compile(r'(?:```\w*+\s*+)?(\{(?=\s*+")|\[(?=\s*+\{))')
 _FENCE = re.compile(r"\s*+```")
+_AROUND = re.compile(r"(?:[\s{}`,]|</?tool_call>)*+")
+"""What stands around calls without tags: half of a pair of tags, or the doubled braces of a template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,22 @@ def harmony_calls(text: str) -> WrittenCalls:
         position = closing.end() if closing else end
     kept.append(text[position:])
     return WrittenCalls(tuple(calls), "".join(kept).strip(), notes)
+
+
+def bare_calls(text: str) -> WrittenCalls:
+    """The calls that a text ends with, as JSON objects without tags, bare or in fences (```)."""
+    calls: list[ToolCall] = []
+    first = position = 0
+    for start, end, value in json_objects(text):
+        steps = value if isinstance(value, list) else [value]
+        found = [as_call(step, text[start:end]) for step in steps if is_call(step)]
+        if not calls or not _AROUND.fullmatch(text, position, start):
+            calls, first = [], start
+        calls = [*calls, *found] if len(found) == len(steps) else []
+        position = end
+    if not calls or not _AROUND.fullmatch(text, position):
+        return WrittenCalls((), text)
+    return WrittenCalls(tuple(calls), text[:first].rstrip(" \t\r\n{`"), ("tool calls without tags",))
 
 
 def json_objects(text: str) -> Iterator[tuple[int, int, Any]]:

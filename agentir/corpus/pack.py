@@ -20,7 +20,7 @@ import sqlite3
 import threading
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -39,6 +39,7 @@ from agentir.records import Chunk, Document
 Integers = npt.NDArray[np.int64]
 MAX_EMPTY_SHOWN = 20
 """How many docids of empty texts the report names; it counts all."""
+ROWS_AT_ONCE = 10_000
 _SCHEMA = """
 CREATE TABLE docs (row INTEGER PRIMARY KEY, title TEXT NOT NULL, url TEXT NOT NULL, metadata TEXT NOT NULL);
 CREATE TABLE facets (field TEXT NOT NULL, type TEXT NOT NULL, num_docs INTEGER NOT NULL, num_values INTEGER NOT NULL);
@@ -248,6 +249,14 @@ class CorpusPack:
             Document(docid=self.docid(row), text=self.text(row), title=title, url=url, metadata=json.loads(metadata))
             for row, title, url, metadata in rows
         ]
+
+    def names(self) -> Iterator[tuple[str, str, str]]:
+        """Docid, title and URL of every document, in the order of the rows; no text is read."""
+        for start in range(0, len(self), ROWS_AT_ONCE):
+            rows = self._select(
+                "SELECT row, title, url FROM docs WHERE row >= ? AND row < ? ORDER BY row", start, start + ROWS_AT_ONCE
+            )
+            yield from ((self.docid(row), title, url) for row, title, url in rows)
 
     def find(self, docids: Iterable[str]) -> list[Document]:
         """The documents with these ids, each once, in the order of their rows; ids the corpus lacks are passed over."""

@@ -14,8 +14,11 @@ def text_key(document: Document) -> str:
     Case, white space and the forms that Unicode holds for compatible (NFKC: full width, ligatures, composed accents) make
     no other text. A blank text is like no other: its key is the docid's own.
     """
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", document.text).casefold())
-    words = " ".join(folded.split())
-    if not words:
+    if not (words := folded(document.text)):
         return f"blank {document.docid}"
     return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def folded(text: str) -> str:
+    """The text without what makes no other one: case, white space, and the forms that Unicode holds for compatible."""
+    return " ".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).split())

@@ -10,14 +10,12 @@ episodes.jsonl, one that was under way goes on from its journal.
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from agentir.agent.journal import Journal
+from agentir.agent.journal import Journal, JournalFolder
 from agentir.errors import ArtifactError
 from agentir.jsonl import JsonlAppender, loads, read_records, repair_tail
 from agentir.records import STRICT, Trajectory, Usage
@@ -53,16 +51,17 @@ class EpisodeStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
         self._path = folder / EPISODES
-        (folder / OPEN).mkdir(exist_ok=True)
+        self._journals = JournalFolder(folder / OPEN)
         repair_tail(self._path)
         self._size = self._path.stat().st_size if self._path.exists() else 0
         self._ledger = JsonlAppender(folder / FINISHED)
         self.finished = {line.qid: line for line in read_records(folder / FINISHED, FinishedEpisode)}
         self._episodes = JsonlAppender(self._path)
         self._recover()
-        self.open_usage = sum((_usage_of(path) for path in sorted((folder / OPEN).iterdir())), Usage())
+        for qid in self.finished:  # a kill may have come just before its journal was removed
+            self._journals.remove(qid)
+        self.open_usage = self._journals.usage()
 
     @property
     def spent(self) -> Usage:
@@ -89,14 +88,11 @@ class EpisodeStore:
         line = FinishedEpisode(qid=qid, status=status, offset=offset, size=size, usage=usage)
         self._ledger.append(line)
         self.finished[qid] = line
-        self._journal_path(qid).unlink(missing_ok=True)
-
-    def _journal_path(self, qid: str) -> Path:
-        return self._folder / OPEN / f"{hashlib.sha256(qid.encode()).hexdigest()[:32]}.jsonl"
+        self._journals.remove(qid)
 
     def journal(self, qid: str) -> Journal:
         """The journal of an episode, with what an earlier start recorded."""
-        return Journal(self._journal_path(qid))
+        return self._journals.open(qid)
 
     def finish(self, trajectory: Trajectory) -> None:
         """Keeps a finished episode, and drops its journal."""
@@ -127,16 +123,4 @@ def remove_working_files(folder: Path) -> None:
     """Removes what a rollout needs only while it runs."""
     for name in (EPISODES, FINISHED):
         (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / OPEN, ignore_errors=True)
-
-
-def _usage_of(journal: Path) -> Usage:
-    """What the generations in a journal took."""
-    usage = Usage()
-    repair_tail(journal)
-    with open(journal, "rb") as file:
-        for line in file:
-            step = loads(line)
-            if step["kind"] == "generation":
-                usage += Usage(**step["value"]["usage"])
-    return usage
+    JournalFolder(folder / OPEN).clear()

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from agentir.chat.model import ChatModel
+from pydantic import TypeAdapter
+
+from agentir.agent.journal import Journal
+from agentir.chat.model import ChatModel, Generation
 from agentir.drsynth.requests import OracleTask
 from agentir.drsynth.votes import agreement, combine
 from agentir.drsynth.windows import WindowedRanking
@@ -18,6 +21,7 @@ from agentir.rerank import AnswerForm, ParsedAnswer, oracle_messages, parse_list
 
 Failure = Literal["", "unparsable", "context_overflow"]
 ANSWER_RETRIES = 2
+_GENERATION = TypeAdapter(Generation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,7 @@ class LabelOutcome:
 
     Attributes:
         ranking: of its candidates; votes that could not be read are kept in it, and nothing is ranked without one that could.
-        usage: of all requests, repeated ones too.
+        usage: of all requests, repeated ones too, and those of an earlier start that a journal gave back.
         num_requests: how often the model was asked.
         num_repaired: answers that held a ranking, but not of every passage exactly once.
         failure: why a vote is missing, empty where none is: an answer could not be read, also when asked for again, or the
@@ -81,7 +85,7 @@ class Oracle:
         self.model = model
         self.settings = settings or OracleSettings()
 
-    async def rank(self, task: OracleTask) -> LabelOutcome:
+    async def rank(self, task: OracleTask, journal: Journal | None = None) -> LabelOutcome:
         """Ranks the candidates of a sub-query.
 
         The first vote sees the pool as it is, each further one in an order of its own that the seed fixes. Where gold
@@ -90,12 +94,13 @@ class Oracle:
 
         Args:
             task: the sub-query with its candidates.
+            journal: takes every generation, and gives back those of an earlier start.
 
         Raises:
-            ChatError: the server gave no answer; nothing of the sub-query is kept. That the messages are too long is an
-                outcome, not an error.
+            ChatError: the server gave no answer; of the sub-query only the journal is kept. That the messages are too long
+                is an outcome, not an error.
         """
-        pool, asked = task.pool, _Asked(self.model, self.settings, task)
+        pool, asked = task.pool, _Asked(self.model, self.settings, task, journal or Journal())
         votes: list[Vote] = []
         failure: Failure = ""
         for number in range(self.settings.votes):
@@ -140,10 +145,11 @@ class Oracle:
 class _Asked:
     """The requests for one sub-query, and what they took."""
 
-    def __init__(self, model: ChatModel, settings: OracleSettings, task: OracleTask) -> None:
+    def __init__(self, model: ChatModel, settings: OracleSettings, task: OracleTask, journal: Journal) -> None:
         self.model = model
         self.settings = settings
         self.task = task
+        self.journal = journal
         self.usage = Usage()
         self.num_requests = 0
         self.num_repaired = 0
@@ -174,7 +180,9 @@ class _Asked:
         schema = ranking_schema(count) if self.settings.form == "json" else None
         for _ in range(1 + self.settings.answer_retries):
             self.num_requests += 1
-            generation = await self.model.generate(messages, schema=schema)
+            generation = await self.journal.step(
+                "generation", _GENERATION, lambda: self.model.generate(messages, schema=schema)
+            )
             self.usage += generation.usage
             parsed = parse_listwise(generation.answer, count)
             if parsed.vote.parsed:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from agentir.agent.episode import Agent
 from agentir.drsynth.episodes import EpisodeStore
+from agentir.drsynth.false_start import GIVE_UP_AFTER, FalseStart
 from agentir.errors import BudgetError
 from agentir.records import QAItem
 
@@ -21,7 +22,7 @@ class RolloutState:
         num_running: episodes under way.
         num_done: episodes finished by this start.
         failed: qid -> what its episode failed of, "kind: text".
-        stopped: why no more episodes were begun, empty where nothing stopped them.
+        stopped: why no more episodes were begun, and what to do about it; empty where nothing stopped them.
     """
 
     num_running: int = 0
@@ -41,21 +42,25 @@ async def roll_out(
     store: EpisodeStore,
     *,
     num_at_once: int,
+    give_up_after: int | None = GIVE_UP_AFTER,
     state: RolloutState | None = None,
 ) -> RolloutState:
     """Runs an episode for each question that has none yet.
 
     An episode that fails does not stop the others; it is not kept, but its journal is, so that a later start goes on with
-    it. When the budget is used up, episodes under way are left where they are, and no more are begun.
+    it. When the budget is used up, episodes under way are left where they are, and no more are begun. Neither are they when
+    all the first ones failed because the server refused them or could not be reached; those under way go on.
 
     Args:
         agent: what answers.
         items: the questions; consumed as places become free.
         store: keeps the episodes.
         num_at_once: most episodes under way.
+        give_up_after: how many the first ones are; None: it never gives up.
         state: filled in, so that it can be read while this runs or after it was cancelled; default: a new one.
     """
     state = state or RolloutState()
+    start = FalseStart("episodes", give_up_after)
     waiting = iter(item for item in items if item.qid not in store.finished)
 
     async def work() -> None:
@@ -67,14 +72,17 @@ async def roll_out(
             try:
                 trajectory = await agent.run(item.question, qid=item.qid, journal=journal)
             except BudgetError as error:
-                state.stopped = str(error)
+                state.stopped = f"{error}; raise it"
                 return
             finally:
                 journal.close()
                 state.num_running -= 1
             if trajectory.status == "failed":
                 state.failed[item.qid] = trajectory.error
+                kind, _, text = trajectory.error.partition(": ")
+                state.stopped = state.stopped or start.failed(kind, text)
             else:
+                start.worked()
                 store.finish(trajectory)
                 state.num_done += 1
 

@@ -1,8 +1,8 @@
-"""Documents by id, looked up in an index folder or in the corpus that it was made from."""
+"""Documents, looked up in an index folder or in the corpus that it was made from."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from agentir.artifacts import CURRENT
@@ -20,7 +20,7 @@ def find_documents(path: Path, docids: Collection[str], rejects: Rejects) -> dic
         docids: what is looked for; only these are kept in memory.
         rejects: takes the lines of a file that do not fit, and those that repeat an id looked for (the first stays).
     """
-    if (path / CURRENT).is_file() or (path / BUILDING).is_dir():
+    if _is_index(path):
         with Index.open(path) as index:
             return {document.docid: document for document in index.pack.find(docids)}
     wanted = frozenset(docids)
@@ -34,3 +34,22 @@ def find_documents(path: Path, docids: Collection[str], rejects: Rejects) -> dic
             lines[docid] = sourced.line
             found[docid] = sourced.document
     return found
+
+
+def document_names(path: Path, rejects: Rejects) -> Iterator[tuple[str, str, str]]:
+    """Docid, title and URL of every document of a corpus, in its order.
+
+    Args:
+        path: an index folder, a JSON lines file (also `.gz`) or a BEIR folder.
+        rejects: takes the lines of a file that do not fit.
+    """
+    if _is_index(path):
+        with Index.open(path) as index:
+            yield from index.pack.names()
+        return
+    for sourced in read_sourced(path, rejects):
+        yield sourced.document.docid, sourced.document.title, sourced.document.url
+
+
+def _is_index(path: Path) -> bool:
+    return (path / CURRENT).is_file() or (path / BUILDING).is_dir()

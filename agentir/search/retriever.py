@@ -96,7 +96,7 @@ class Retriever:
                 "an encoder that reads the reasoning, or the query alone"
             )
         self._reads_reasoning = encoder is not None and encoder.context_slot == "reasoning"
-        self._searcher = index.bm25() if encoder is None else index.dense(encoder)
+        self.searcher = index.bm25() if encoder is None else index.dense(encoder)
 
     @classmethod
     def open(
@@ -161,7 +161,7 @@ class Retriever:
         reasoning = request.reasoning if self.reads_reasoning else ""
         hits, shortened = self._find(SearchQuery(query=request.query, reasoning=reasoning), request.k)
         return SearchResponse(
-            results=tuple(self._result(hit.docid, hit.score) for hit in hits),
+            results=tuple(self.result(hit.docid, hit.score) for hit in hits),
             index_version=self.index_version,
             reasoning_used=bool(reasoning),
             reasoning_truncated=bool(reasoning) and (request.reasoning_truncated or shortened),
@@ -170,13 +170,13 @@ class Retriever:
 
     def _find(self, query: SearchQuery, k: int) -> tuple[list[Hit], bool]:
         """The hits of a query, and whether its reasoning lost its oldest end to the encoder's limit."""
-        if isinstance(self._searcher, Bm25Searcher):
-            return self._searcher.search([query], k)[0], False
+        if isinstance(self.searcher, Bm25Searcher):
+            return self.searcher.search([query], k)[0], False
         try:
-            encoded = self._searcher.encode([query])
+            encoded = self.searcher.encode([query])
         except QueryTooLongError as error:
             raise RequestError("query", str(error).removeprefix("query: ")) from None
-        return self._searcher.search_vectors(encoded.vectors, k)[0], encoded.shortened[0]
+        return self.searcher.search_vectors(encoded.vectors, k)[0], encoded.shortened[0]
 
     def get_document(self, docid: str) -> Document | None:
         """A whole document, None where the index holds no such docid.
@@ -207,7 +207,8 @@ class Retriever:
         """`get_document` in a worker thread."""
         return await asyncio.to_thread(self.get_document, docid)
 
-    def _result(self, docid: str, score: float) -> SearchResult:
+    def result(self, docid: str, score: float) -> SearchResult:
+        """A document of the index as a search shows it."""
         row = self.index.pack.row(docid)
         assert row is not None, docid
         document = self.index.pack.document(row)

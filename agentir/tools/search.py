@@ -81,9 +81,7 @@ class SearchTools:
     ) -> ToolOutput:
         """Searches the corpus and gives the documents that fit best, each with the beginning of its text."""
         response = await self._retriever.asearch(query, context.reasoning if self._pass_reasoning else "", self._k)
-        docids = tuple(result.docid for result in response.results)
-        shown = _as_json(response) if self._form == "json" else _as_text(query, response)
-        return ToolOutput(content=shown, docids=docids, compact=f"[results of {query!r}: {', '.join(docids)}]")
+        return shown_results(query, response, self._form)
 
     async def _search_several(
         self,
@@ -113,6 +111,13 @@ class SearchTools:
             text += f"\n[... cut: {len(text)} of {len(document.text)} characters]"
         head = f"{document.title}\n\n" if document.title else ""
         return ToolOutput(content=head + text, docids=(docid,), compact=f"[read {docid}]")
+
+
+def shown_results(query: str, response: SearchResponse, form: ResultForm) -> ToolOutput:
+    """What an agent reads of a search's results."""
+    docids = tuple(result.docid for result in response.results)
+    content = _as_json(response) if form == "json" else _as_text(query, response)
+    return ToolOutput(content=content, docids=docids, compact=f"[results of {query!r}: {', '.join(docids)}]")
 
 
 def _as_text(query: str, response: SearchResponse) -> str:

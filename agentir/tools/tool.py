@@ -43,10 +43,21 @@ class ToolOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
-    """What a tool may know of the episode besides its arguments: the question, and the reasoning of the calling turn."""
+    """What a tool may know of the episode besides its arguments.
 
+    Attributes:
+        qid: the question's id.
+        question: what is to be answered.
+        reasoning: the reasoning of the calling turn.
+        turn: its index.
+        place: how many calls of the same tool stand before this one in its turn.
+    """
+
+    qid: str = ""
     question: str = ""
     reasoning: str = ""
+    turn: int = 0
+    place: int = 0
 
 
 class Tool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from agentir.chat.model import ToolSchema
 from agentir.errors import RequestError
@@ -36,7 +37,10 @@ class Toolset:
     async def run(self, calls: Sequence[ToolCall], context: CallContext) -> tuple[ToolResult, ...]:
         """The results of a turn's calls, in their order."""
         answers = await asyncio.gather(
-            *(self._answer(call, context, place < self.max_calls) for place, call in enumerate(calls)),
+            *(
+                self._answer(call, replace(context, place=_place(calls, number)), number < self.max_calls)
+                for number, call in enumerate(calls)
+            ),
             return_exceptions=True,
         )
         for answer in answers:
@@ -59,6 +63,10 @@ class Toolset:
         except (ToolError, RequestError) as error:
             return ToolResult(call_id=call.call_id, content=f"Error: {error}", error=True)
         return ToolResult(call_id=call.call_id, content=output.content, docids=output.docids)
+
+
+def _place(calls: Sequence[ToolCall], number: int) -> int:
+    return sum(call.name == calls[number].name for call in calls[:number])
 
 
 def unanswered(calls: Sequence[ToolCall], reason: str) -> tuple[ToolResult, ...]:

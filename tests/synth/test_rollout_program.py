@@ -193,6 +193,20 @@ def test_failed_episodes_can_be_left_out_and_are_then_listed(folder: Path, chat_
     assert report["episodes"] == 23 and report["failed_by_cause"] == {"refused": 1} and "q7" in report["failed"]
 
 
+def test_a_wrong_key_is_told_at_once_and_begins_no_more(folder: Path, chat_server: Start, tmp_path: Path) -> None:
+    wrong = True
+    server = chat_server(lambda seen: Reply({"error": {"message": "bad key"}}, 401) if wrong else agent_script(seen))
+    more = ["--episodes-at-once", "4", "--on-failure", "leave_out"]
+    done = rollout(folder, server, tmp_path / "out", *more)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "the first 16 episodes all failed: refused: m: status 401: " in done.stderr
+    assert "bad key" in done.stderr and "; mend that and run the same command again to continue" in done.stderr
+    assert 16 <= len(server.seen) <= 19
+    wrong = False
+    done = rollout(folder, server, tmp_path / "out", *more)
+    assert done.returncode == 0 and "24 of 24 episodes (0 from before): 24 completed" in done.stdout
+
+
 def test_a_used_up_budget_stops_cleanly_and_counts_over_starts(
     folder: Path, chat_server: Start, tmp_path: Path
 ) -> None:

@@ -139,3 +139,36 @@ def test_the_configurations_that_come_along_fit(path: Path, tmp_path: Path) -> N
         program.settings(config, name, load_program("synth", name).Config)
     lines = path.read_text().splitlines()
     assert lines[0].startswith("# DR-Synth with") and any(f"configs/synth/{path.name}" in line for line in lines[:4])
+
+
+def test_the_oracle_inside_the_rollout_shows_its_order_and_its_rankings_are_the_labels(
+    folder: Path, chat_server: Start, tmp_path: Path
+) -> None:
+    server = chat_server(agent_and_oracle)
+    table = f'[rollout]\nk = 2\noracle = {{ name = "oracle", base_url = "{server.url}" }}\nlists = {{ depth = 20 }}\n'
+    done = run(folder, server, tmp_path / "out", table + "[build]\nnum_negatives = 5\n")
+    assert done.returncode == 0, done.stderr
+    assert len(server.seen) == 6 * 2 + 6
+    for number, row in enumerate(rows_of(tmp_path / "out" / "rollout" / "trajectories.jsonl")):
+        docids = row["turns"][0]["results"][0]["docids"]
+        assert docids[0] == f"d{number}" and len(docids) == 2
+    examples = rows_of(tmp_path / "out" / "build" / "train.jsonl")
+    assert [example["positive_docids"] for example in examples] == [[f"d{number}"] for number in range(6)]
+    assert all(example["subquery"]["reasoning"].startswith("I need the year") for example in examples)
+
+
+def test_an_oracle_whose_answer_cannot_be_read_leaves_the_retrievers_order(
+    folder: Path, chat_server: Start, tmp_path: Path
+) -> None:
+    def script(seen: Seen) -> Reply:
+        return Reply(completion("I cannot say.")) if seen.body["model"] == "oracle" else agent_and_oracle(seen)
+
+    server = chat_server(script)
+    oracle = f'oracle = {{ name = "oracle", base_url = "{server.url}" }}\n'
+    done = run(folder, server, tmp_path / "out", f"[rollout]\nk = 3\n{oracle}")
+    assert done.returncode == 0 and "sub-queries without a ranking (kept, but no labels): 6" in done.stdout, done.stderr
+    plain = run(folder, server, tmp_path / "plain", "[rollout]\nk = 3\n")
+    assert plain.returncode == 0
+    shown, expected = (rows_of(tmp_path / name / "rollout" / "trajectories.jsonl") for name in ("out", "plain"))
+    for one, other in zip(shown, expected, strict=True):
+        assert one["turns"][0]["results"][0]["docids"] == other["turns"][0]["results"][0]["docids"]

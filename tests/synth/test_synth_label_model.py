@@ -1,7 +1,9 @@
 """`agentir synth label` with a model behind a real HTTP server."""
 
+import asyncio
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -13,14 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 from scripted_server import Reply, ScriptedServer, Seen, completion
 
+from agentir.agent.journal import JournalFolder
 from agentir.artifacts import UNFINISHED, read_manifest
+from agentir.chat.model import Generation
 from agentir.cli import run
+from agentir.drsynth.oracle import LabelOutcome
 from agentir.embed.load import load_encoder
 from agentir.errors import AgentirError, ConfigError
 from agentir.jsonl import read_records
-from agentir.records import Ranking
+from agentir.records import Ranking, Usage
 from agentir.search.builder import build_index
 
 Start = Callable[[Callable[[Seen], Reply]], ScriptedServer]
@@ -207,6 +213,120 @@ def test_a_killed_run_goes_on_and_pays_for_nothing_twice(data: Path, chat_server
     )
     whole, killed = ((data / name / "rankings.jsonl").read_bytes() for name in ("whole", "killed"))
     assert killed == whole
+
+
+IN_PARTS = ("--votes", "2", "--window", "4")
+"""Four requests a sub-query."""
+
+
+def bodies(server: ScriptedServer) -> Counter[str]:
+    return Counter(json.dumps(seen.body) for seen in server.seen)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_killed_between_the_answers_for_a_sub_query_only_the_calls_in_flight_are_asked_again(
+    data: Path, chat_server: Start
+) -> None:
+    whole = chat_server(brackets)
+    run(label(data, whole, "whole", *IN_PARTS))
+    assert len(whole.seen) == 4 * NUM
+    slow = chat_server(lambda seen: Reply(brackets(seen).body, delay=0.1))
+    command = [sys.executable, "-m", "agentir", *label(data, slow, "killed", *IN_PARTS, "--model.concurrency", "2")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    rng, num_kills, num_resumed = random.Random(3), 0, 0
+    while num_kills < 5:
+        before = len(slow.seen)
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while len(slow.seen) == before and process.poll() is None:
+            time.sleep(0.005)
+        time.sleep(rng.uniform(0, 0.6))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        num_kills += 1
+        num_resumed += any(path.stat().st_size for path in (data / "killed" / "open").iterdir())
+    assert num_resumed, "some kill came between the answers for a sub-query"
+    run(label(data, slow, "killed", *IN_PARTS))
+    assert (data / "killed" / "rankings.jsonl").read_bytes() == (data / "whole" / "rankings.jsonl").read_bytes()
+    assert bodies(slow) >= bodies(whole) and bodies(slow).keys() == bodies(whole).keys()
+    assert (bodies(slow) - bodies(whole)).total() <= 2 * num_kills
+    assert report(data / "killed")["requests"] == 4 * NUM and report(data / "killed")["usage"]["num_calls"] == 4 * NUM
+    assert (
+        files(data / "killed") == files(data / "whole") == [".lock", "labels.jsonl", "manifest.json", "rankings.jsonl"]
+    )
+
+
+def test_after_a_server_error_in_a_sub_query_only_the_rest_of_it_is_asked_for(data: Path, chat_server: Start) -> None:
+    asked, broken = Counter[int](), True
+
+    def reply(seen: Seen) -> Reply:
+        asked[question(seen)] += 1
+        return (
+            Reply({"error": "down"}, 500) if broken and asked[question(seen)] > question(seen) % 5 else brackets(seen)
+        )
+
+    server = chat_server(reply)
+    with pytest.raises(AgentirError, match="no answer for 20 of 24 sub-queries"):
+        run(label(data, server, "rankings", *IN_PARTS))
+    broken, before = False, len(server.seen)
+    run(label(data, server, "rankings", *IN_PARTS))
+    rest = Counter(map(question, server.seen[before:]))
+    assert rest == Counter({number: 4 - number % 5 for number in range(NUM) if number % 5 < 4})
+    assert report(data / "rankings")["usage"]["num_calls"] == 4 * NUM
+    (data / "rankings" / "open").mkdir()
+    run(label(data, server, "rankings", *IN_PARTS))
+    assert not (data / "rankings" / "open").exists(), "a kill may have come just before it was removed"
+
+
+def test_answers_of_unfinished_sub_queries_count_against_the_budget_once(data: Path, chat_server: Start) -> None:
+    server = chat_server(brackets)
+    for limit in (11, 30, 31):
+        with pytest.raises(AgentirError, match=f"{limit} of max_calls {limit}; raise it and run the same"):
+            run(label(data, server, "rankings", *IN_PARTS, "--model.budget.max-calls", str(limit)))
+        assert len(server.seen) == limit
+    finished = list(read_records(data / "rankings" / "labels.jsonl", LabelOutcome))
+    journal = JournalFolder(data / "rankings" / "open").open(finished[0].ranking.subquery.subqid)
+
+    async def left_by_a_kill() -> Generation:
+        return Generation(reasoning="", text="x", usage=Usage(num_calls=4))
+
+    asyncio.run(journal.step("generation", TypeAdapter(Generation), left_by_a_kill))
+    journal.close()
+    run(label(data, server, "rankings", *IN_PARTS, "--model.budget.max-calls", str(4 * NUM)))
+    assert len(server.seen) == report(data / "rankings")["usage"]["num_calls"] == 4 * NUM
+
+
+@pytest.mark.parametrize("on_failure", ["retry", "leave_out"])
+def test_a_wrong_key_is_told_at_once_and_asks_for_no_more(data: Path, chat_server: Start, on_failure: str) -> None:
+    wrong = True
+    server = chat_server(lambda seen: Reply({"error": {"message": "bad key"}}, 401) if wrong else brackets(seen))
+    options = ("--model.concurrency", "4", "--on-failure", on_failure)
+    told = r"unfinished: the first 16 sub-queries all failed: refused: m: status 401: .*bad key.*; mend that and run the same"
+    with pytest.raises(AgentirError, match=told):
+        run(label(data, server, "rankings", *options))
+    assert 16 <= len(server.seen) <= 19
+    wrong = False
+    run(label(data, server, "rankings", *options))
+    assert report(data / "rankings")["rankings"] == NUM
+
+
+def test_where_no_server_is_no_more_is_tried(data: Path, chat_server: Start) -> None:
+    options = ("--model.concurrency", "4", "--model.base-url", "http://127.0.0.1:9/v1")
+    with pytest.raises(AgentirError, match="the first 16 sub-queries all failed: connection: m: "):
+        run(label(data, chat_server(brackets), "rankings", *options))
+
+
+def test_sub_queries_that_are_always_refused_can_be_left_out_at_last(data: Path, chat_server: Start) -> None:
+    server = chat_server(lambda seen: brackets(seen) if question(seen) < 4 else Reply({"error": "filtered"}, 400))
+    with pytest.raises(AgentirError, match="no answer for 20 of 24"):
+        run(label(data, server, "rankings", "--model.concurrency", "1"))
+    with pytest.raises(AgentirError, match="the first 16 sub-queries all failed"):
+        run(label(data, server, "rankings"))
+    run(label(data, server, "rankings", "--on-failure", "leave_out"))
+    found = report(data / "rankings")
+    assert (found["rankings"], found["subqueries_without_answer"], found["failed"]) == (4, 20, {"refused": 20})
 
 
 def test_candidates_can_be_searched_by_vectors(data: Path, chat_server: Start, tiny_qwen3: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from agentir.chat.dialects.dialect import BadReplyError
 from agentir.chat.model import Finish, Generation, ToolSchema
-from agentir.chat.transcripts import OpenTurn, ThinkBlocks, assistant_turn
+from agentir.chat.transcripts import OpenTurn, ThinkBlocks, assistant_turn, clean_reasoning
+from agentir.chat.written_calls import bare_calls
 from agentir.jsonl import Misfit
 from agentir.records import Message, ToolCall
 
@@ -99,13 +100,19 @@ def chat_message(reply: Mapping[str, Any]) -> tuple[dict[str, Any], Finish]:
 def chat_turn(message: Mapping[str, Any], think_blocks: ThinkBlocks) -> OpenTurn:
     """Reasoning, text and calls of a reply's message.
 
+    Small models drop the tags around a call; their servers then leave it in the text, where it would pass for an answer.
+
     Raises:
         BadReplyError: a part of it does not fit.
     """
     try:
-        return assistant_turn(message, "message", CALL_PREFIX, think_blocks)
+        turn = assistant_turn(message, "message", CALL_PREFIX, think_blocks)
     except Misfit as misfit:
         raise BadReplyError(str(misfit)) from None
+    if turn.calls or not (bare := bare_calls(turn.text)).calls:
+        return turn
+    reasoning = turn.reasoning or clean_reasoning(bare.text)
+    return replace(turn, reasoning=reasoning, text=bare.text, calls=bare.calls, notes=(*turn.notes, *bare.notes))
 
 
 def with_ids(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:

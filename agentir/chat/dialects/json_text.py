@@ -34,6 +34,9 @@ You are then shown the result. When you know the answer:
 class JsonTextDialect:
     """A text protocol over chat completions; without tools it is plain chat.
 
+    Models that go on in prose are held to JSON by a server that can: `{response_format = {type = "json_object"}}` in the
+    `extra_body` of llama.cpp, vLLM and most hosts.
+
     A generation's `text` is the reply as it is, also where it is a JSON object with an answer; without its calls, where it
     has any.
 
