@@ -122,11 +122,12 @@ def bare_calls(text: str) -> WrittenCalls:
     calls: list[ToolCall] = []
     first = position = 0
     for start, end, value in json_objects(text):
-        steps = value if isinstance(value, list) else [value]
-        found = [as_call(step, text[start:end]) for step in steps if is_call(step)]
         if not calls or not _AROUND.fullmatch(text, position, start):
             calls, first = [], start
-        calls = [*calls, *found] if len(found) == len(steps) else []
+        if all(is_call(step) for step in (value if isinstance(value, list) else [value])):
+            calls += _calls_of(value, text[start:end])
+        else:
+            calls = []
         position = end
     if not calls or not _AROUND.fullmatch(text, position):
         return WrittenCalls((), text)
@@ -199,13 +200,18 @@ def _block(text: str, start: int, starts: list[int]) -> tuple[list[ToolCall], in
             limit = _next(starts, position, len(text))
             return [*calls, as_call(None, text[position:limit])], limit
         value, end = found
-        raw = text[position:end]
-        calls += [as_call(one, raw) for one in value] if isinstance(value, list) and value else [as_call(value, raw)]
+        calls += _calls_of(value, text[position:end])
         position = _after_gap(text, end)
     if calls:
         return calls, position
     limit = _next(starts, start, len(text))
     return [_keyed_call(text[start:limit])], limit
+
+
+def _calls_of(value: object, raw: str) -> list[ToolCall]:
+    """The calls that an object or a list of objects stands for; what the model wrote is kept with the first of them."""
+    steps = value if isinstance(value, list) and value else [value]
+    return [as_call(step, "" if number else raw) for number, step in enumerate(steps)]
 
 
 def _keyed_call(body: str) -> ToolCall:

@@ -14,7 +14,7 @@ import asyncio
 import re
 import warnings
 from dataclasses import dataclass
-from itertools import islice
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -29,7 +29,6 @@ from agentir.search.request import DEFAULT_LIMITS, Limits, SearchRequest, parse_
 
 SearcherKind = Literal["auto", "dense", "bm25"]
 SNIPPET_WORDS = 200
-_WORD = re.compile(r"\S+")
 _CHARS_PER_WORD = 10
 """Bounds snippets of scripts without spaces, and of texts that are one long line of data."""
 
@@ -219,6 +218,11 @@ class Retriever:
 def snippet(text: str, words: int) -> str:
     """The beginning of a text up to a number of words (and ten times as many characters), marked where it is cut."""
     head = text.lstrip()
-    ends = [word.end() for word in islice(_WORD.finditer(head[: words * _CHARS_PER_WORD]), words)]
-    shown = head[: ends[-1]] if ends else ""
+    found = _first_words(words).match(head, 0, words * _CHARS_PER_WORD)
+    shown = found[0] if found else ""
     return shown + " …" if len(shown) < len(head.rstrip()) else shown
+
+
+@cache
+def _first_words(count: int) -> re.Pattern[str]:
+    return re.compile(rf"(?:\s*+\S++){{1,{count}}}")

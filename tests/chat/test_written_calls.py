@@ -121,11 +121,40 @@ def test_a_text_that_cannot_be_read_is_given_up() -> None:
         "<|channel|>commentary to=a<|message|>{",
         "<|channel|> ",
         "```json ",
+        f"{CALL}\n",
     ],
 )
 def test_hostile_texts_take_little_time(unit: str) -> None:
     text = unit * (1_000_000 // len(unit))
-    for read in (tagged_calls, harmony_calls, lambda text: list(json_objects(text))):
+    for read in (tagged_calls, bare_calls, harmony_calls, lambda text: list(json_objects(text))):
         began = time.perf_counter()
         read(text)
         assert time.perf_counter() - began < 2
+
+
+def test_the_text_of_a_long_list_is_kept_once() -> None:
+    text = json.dumps([{"name": "search", "arguments": 1}] * 5000)
+    for calls in (tagged_calls(f"<tool_call>{text}</tool_call>").calls, bare_calls(text).calls):
+        assert len(calls) == 5000 and sum(len(call.raw_arguments) for call in calls) == len(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_calls", "rest"),
+    [
+        (CALL, 1, ""),
+        (f"I look.\n```json\n{CALL}\n```\n", 1, "I look."),
+        (f"{{{CALL}}}", 1, ""),
+        (f"{CALL}\n</tool_call>", 1, ""),
+        (f"{CALL}\n{CALL}", 2, ""),
+        (f"[{CALL}, {CALL}]", 2, ""),
+        (f"{CALL} was of no use. Then I ask:\n{CALL}", 1, f"{CALL} was of no use. Then I ask:"),
+        (f"{CALL} was of no use: Bergen", 0, f"{CALL} was of no use: Bergen"),
+        (f'{CALL}\n{{"answer": "Bergen"}}', 0, f'{CALL}\n{{"answer": "Bergen"}}'),
+        ('{"name": "Bergen", "score": 3}', 0, '{"name": "Bergen", "score": 3}'),
+        ("Bergen", 0, "Bergen"),
+        ("", 0, ""),
+    ],
+)
+def test_calls_without_tags_end_a_text(text: str, num_calls: int, rest: str) -> None:
+    found = bare_calls(text)
+    assert ([call.name for call in found.calls], found.text) == (["search"] * num_calls, rest)

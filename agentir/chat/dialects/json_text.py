@@ -96,7 +96,7 @@ class _Steps:
             if self.answer is not None or (self.calls and not _calls(step)):
                 num_left_out += 1
             elif _calls(step):
-                self.calls.append(as_call(step, text[start:end]))
+                self.calls.append(as_call(step, text[max(start, position) : end]))  # a list's text is kept once
             else:
                 self.answer = _as_text(step["answer"])
             if not position:

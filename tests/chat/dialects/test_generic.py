@@ -1,3 +1,4 @@
+import pytest
 from replies import PROMPT, SEARCH, chat_reply, listed, made, next_messages
 
 from agentir.chat.dialects.generic import GenericDialect
@@ -50,3 +51,17 @@ def test_calls_in_the_text_go_back_as_calls() -> None:
         "content": "I look.",
         "tool_calls": [listed("call_0", '{"query": "b"}')],
     }
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{{"name": "search", "arguments": {"query": "Abbas Shirvanshah\'s paternal grandfather"}}}}',
+        '```json\n{\n  "name": "search",\n  "arguments": {\n    "query": "Abbas Shirvanshah\'s paternal grandfather"\n  }\n}\n```',
+    ],
+)
+def test_a_call_that_lost_its_tags_is_no_answer(content: str) -> None:
+    """As Qwen2.5-Coder-1.5B-Instruct on a llama.cpp server wrote it, with tools in the request."""
+    found = GenericDialect().read(chat_reply(content))
+    assert (found.finish, found.text, found.answer, found.notes) == ("calls", "", "", ("tool calls without tags",))
+    assert made(found) == [("call_0", "search", {"query": "Abbas Shirvanshah's paternal grandfather"})]
