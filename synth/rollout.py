@@ -23,6 +23,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from agentir.agent.episode import Agent, Limits
 from agentir.agent.journal import JournalFolder
+from agentir.agent.prompts import SYSTEM
 from agentir.agent.terminal import AnswerPolicy
 from agentir.artifacts import Artifact
 from agentir.chat.endpoint import Endpoint
@@ -47,12 +48,6 @@ from agentir.tools.toolset import Toolset
 if TYPE_CHECKING:
     from agentir.search.remote import RemoteRetriever
 
-SYSTEM = (
-    "You answer hard questions by searching a collection of documents. Think before each step: what is already settled, what "
-    "is ruled out, and what is still missing. Then search for the one thing that is missing next. Search results show only "
-    "the beginning of each document. Do not answer from memory what you can look up. When you have found the answer and "
-    "checked it, give it as your final message: the answer itself, short and exact, without further tool calls."
-)
 LABELS, OPEN_LABELS = "labels.jsonl", "open-labels"
 NUM_NAMED = 5
 

@@ -22,8 +22,6 @@ def main() -> None:
     params.n_ctx = arguments.context
     params.n_parallel = 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = arguments.threads
-    params.hostnames = ["127.0.0.1"]
-    params.port = 0
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)
     sys.stdin.read()

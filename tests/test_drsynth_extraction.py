@@ -47,12 +47,75 @@ def test_searches_become_sub_queries() -> None:
 
 def test_what_cannot_be_used_is_counted_and_keeps_its_number() -> None:
     subqueries, counts = extracted(
-        turn(0, "r", None, {"query": 3}, {"query": ["x", 4]}, {"query": []}, {"text": "y"}, {"query": ["a", " ", "b"]}),
+        turn(
+            0,
+            "r",
+            None,
+            {"query": True},
+            {"query": ["x", None]},
+            {"query": []},
+            {"text": "y"},
+            {"query": ["a", " ", "b"]},
+        ),
         turn(1, "r", {"goal": "g"}, name="visit"),
         turn(2, "r", {}, name=""),
     )
     assert keys(subqueries) == [("q_turn0.5", "r", "a"), ("q_turn0.7", "r", "b")]
     assert counts == {"calls_with_bad_arguments": 6, "blank_queries": 1, "calls_of_other_tools": 1}
+
+
+def test_numbers_are_queries_as_they_are_for_the_search_tool() -> None:
+    subqueries, counts = extracted(turn(0, "r", {"query": 1984}, {"query": ["a", 2.5]}))
+    assert keys(subqueries) == [("q_turn0", "r", "1984"), ("q_turn0.1", "r", "a"), ("q_turn0.2", "r", "2.5")]
+    assert not counts
+
+
+def not_run(one: Turn, *places: int) -> Turn:
+    """The turn, with the calls at these places answered by an error and not run."""
+    results = enumerate(one.results)
+    refused = (replace(result, error=True, run=False) if place in places else result for place, result in results)
+    return replace(one, results=tuple(refused))
+
+
+@pytest.mark.parametrize(
+    ("places", "kept"),
+    [
+        ((1, 2), [("q_turn0", "r", "a")]),
+        ((0, 2), [("q_turn0.1", "r", "b"), ("q_turn0.2", "r", "c")]),
+        ((0, 1), [("q_turn0.3", "r", "d")]),
+        ((0, 1, 2), []),
+    ],
+)
+def test_calls_that_were_not_run_are_counted_and_keep_their_numbers(places: Any, kept: list[Any]) -> None:
+    one = not_run(turn(0, "r", {"query": "a"}, {"query": ["b", "c"]}, {"query": "d"}), *places)
+    subqueries, counts = extracted(one, turn(1, "", {"query": "e"}))
+    assert keys(subqueries) == [*kept, ("q_turn1", "", "e")]
+    assert counts == {"calls_not_run": len(places), "empty_reasonings": 1}
+
+
+def test_a_call_that_could_not_be_read_is_counted_once() -> None:
+    subqueries, counts = extracted(
+        not_run(turn(0, "r", None, {"query": "a"}), 0), not_run(turn(1, "r", {"query": "b"}, name="find"), 0)
+    )
+    assert keys(subqueries) == [("q_turn0.1", "r", "a")]
+    assert counts == {"calls_with_bad_arguments": 1, "calls_of_other_tools": 1}
+
+
+@pytest.mark.parametrize("finish", ["stop", "calls"])
+def test_a_reasoning_that_answers_the_loops_own_message_is_dropped_unless_kept(finish: str) -> None:
+    nudged = replace(turn(1, "I was cut off", {"query": "b"}), prompted="Your last message was cut off.", finish=finish)
+    turns = (turn(0, "r", {"query": "a"}), nudged, turn(2, "s", {"query": "c"}))
+    subqueries, counts = extracted(*turns)
+    assert keys(subqueries) == [("q_turn0", "r", "a"), ("q_turn1", "", "b"), ("q_turn2", "s", "c")]
+    assert counts == {"reasonings_dropped_after_nudge": 1, "empty_reasonings": 1}
+    kept, counts = extracted(*turns, failed_reasoning="keep")
+    assert kept[1].reasoning == "I was cut off" and not counts
+
+
+def test_a_users_message_in_a_transcript_is_no_nudge() -> None:
+    asked = replace(turn(1, "Now the second question.", {"query": "b"}), prompted="And where?")
+    subqueries, counts = extracted(turn(0, "r", {"query": "a"}), asked)
+    assert subqueries[1].reasoning == "Now the second question." and not counts
 
 
 def test_other_tools_can_be_named_as_searches() -> None:

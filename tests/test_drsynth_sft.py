@@ -1,29 +1,46 @@
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentir.agent.episode import Agent, Limits
 from agentir.artifacts import Artifact
+from agentir.chat.dialects.dialect import Dialect
+from agentir.chat.dialects.json_text import JsonTextDialect
+from agentir.chat.dialects.qwen3 import Qwen3Dialect
+from agentir.chat.dialects.tongyi import TongyiDialect
+from agentir.chat.model import Generation
+from agentir.chat.scripted import ScriptedModel
 from agentir.cli import run
 from agentir.config import Section
+from agentir.drsynth.extraction import ExtractionOptions, extract
 from agentir.drsynth.sft import SftOptions, SftRow, sft_rows
 from agentir.errors import ConfigError
 from agentir.records import Message, QAItem, ToolCall, ToolResult, Trajectory, Turn
+from agentir.tools.tool import Tool, ToolOutput
+from agentir.tools.toolset import Toolset
 
 QUESTIONS = {"q": QAItem(qid="q", question="Who?", answers=("Abba",))}
 PROMPT = (Message(role="system", content="Search."), Message(role="user", content="Who?"))
 TOOL = {"name": "search", "description": "Finds.", "parameters": {"type": "object"}}
 
 
-def turn(index: int, *arguments: dict[str, Any] | None, failed: int = 0, **given: Any) -> Turn:
-    """A turn with a call for each of the arguments, of which the first `failed` fail."""
+def turn(index: int, *arguments: dict[str, Any] | None, failed: int = 0, refused: int = 0, **given: Any) -> Turn:
+    """A turn with a call for each of the arguments, of which the first `failed` fail and the last `refused` are not run."""
     calls = tuple(
         ToolCall(call_id=f"{index}.{n}", name="search", arguments=value, raw_arguments="{oops" if value is None else "")
         for n, value in enumerate(arguments)
     )
     results = tuple(
-        ToolResult(call_id=call.call_id, content=f"r{call.call_id}", error=n < failed) for n, call in enumerate(calls)
+        ToolResult(
+            call_id=call.call_id,
+            content=f"r{call.call_id}",
+            error=n < failed or n >= len(calls) - refused,
+            run=n < len(calls) - refused,
+        )
+        for n, call in enumerate(calls)
     )
     values = {"reasoning": f"think {index}", "text": "", "calls": calls, "results": results, **given}
     return Turn(index=index, **values)
@@ -79,7 +96,12 @@ def test_a_trajectory_becomes_a_conversation_in_which_only_the_agent_is_trained_
         (turn(0, {"query": "a"}, {"query": "b"}, failed=1), True, None),
         (turn(0, {"query": "a"}, None), False, "turns_with_unreadable_calls"),
         (turn(0, {"query": "a"}, results=()), True, None),
-        (turn(0), True, None),
+        (turn(0, {"query": "a"}, {"query": "b"}, refused=1), False, "turns_with_calls_not_run"),
+        (turn(0, {"query": "a"}, refused=1), False, "turns_with_calls_not_run"),
+        (turn(0), False, "turns_without_call_or_answer"),
+        (turn(0, text=" "), False, "turns_without_call_or_answer"),
+        (turn(0, text="Which year?"), True, None),  # of a transcript: it may ask its user
+        (turn(0, text="Let me think.", finish="stop"), False, "turns_without_call_or_answer"),
     ],
 )
 def test_turns_with_bad_calls_are_shown_but_not_trained_on(spoilt: Turn, trained: bool, reason: str | None) -> None:
@@ -90,12 +112,67 @@ def test_turns_with_bad_calls_are_shown_but_not_trained_on(spoilt: Turn, trained
 
 
 def test_failed_calls_are_trained_on_where_that_is_asked_for() -> None:
-    made, _ = rows(trajectory(turn(0, {"query": "a"}, failed=1)), train_on_failed_calls=True)
-    assert made[0].messages[2]["trainable"]
+    turns = turn(0, {"query": "a"}, failed=1), turn(1, {"query": "b"}, refused=1)
+    made, counts = rows(trajectory(*turns), train_on_failed_calls=True)
+    assert [message["trainable"] for message in made[0].messages[2::2]] == [True, False]
+    assert counts == {"turns": 2, "trainable_turns": 1, "turns_with_calls_not_run": 1}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "content", "reasoning"),
+    [
+        (TongyiDialect(), "<think>It is settled.</think>\n<answer>Abba</answer>", "It is settled."),
+        (TongyiDialect(), "<think>It is settled.</think>\nSo it is:\n<answer>\nAbba\n</answer>", "It is settled."),
+        (JsonTextDialect(), '{"thought": "It is settled.", "answer": "Abba"}', "It is settled."),
+        (JsonTextDialect(), 'Done.\n```json\n{"answer": "Abba"}\n```', "Done."),
+        (Qwen3Dialect(), "<think>It is settled.</think>\n\nAbba", "It is settled."),
+    ],
+)
+def test_the_last_message_is_the_answer_without_the_markup_of_its_dialect(
+    dialect: Dialect, content: str, reasoning: str
+) -> None:
+    said = dialect.read({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]})
+    agent = Agent(name="a", model=ScriptedModel([said]), toolset=Toolset([]))
+    made, counts = rows(asyncio.run(agent.run("Who?", qid="q")))
+    last = made[0].messages[-1]
+    assert (last["content"], last["reasoning_content"], last["trainable"]) == ("Abba", reasoning, True)
+    assert counts == {"turns": 1, "trainable_turns": 1}
+
+
+def test_what_a_real_episode_was_nudged_for_is_not_trained_on() -> None:
+    async def search(query: str) -> ToolOutput:
+        """Searches."""
+        return ToolOutput(content=f"found {query}")
+
+    def calls(*queries: str) -> Generation:
+        made = tuple(
+            ToolCall(call_id=f"c{n}", name="search", arguments={"query": one}) for n, one in enumerate(queries)
+        )
+        return Generation(reasoning="t", text="", calls=made, finish="calls")
+
+    silent, answer = Generation(reasoning="Hm.", text=""), Generation(reasoning="", text="Abba", answer="Abba")
+    script = ScriptedModel([calls("a"), silent, calls("b", "c"), calls("d"), answer])
+    agent = Agent(name="a", model=script, toolset=Toolset([Tool(search)], max_calls=1), limits=Limits(max_turns=3))
+    done = asyncio.run(agent.run("Who?", qid="q"))
+    made, counts = rows(done, statuses=("forced",))
+    said = [message["trainable"] for message in made[0].messages if message["role"] == "assistant"]
+    assert said == [True, False, False, False, True]
+    assert counts == {
+        "turns": 5,
+        "trainable_turns": 2,
+        "turns_without_call_or_answer": 1,
+        "turns_with_calls_not_run": 2,
+    }
+    subqueries, taken = extract([done], QUESTIONS, ExtractionOptions())
+    assert [(one.subqid, one.query, one.reasoning) for one in subqueries] == [
+        ("q_turn0", "a", "t"),
+        ("q_turn2", "b", ""),
+    ]
+    assert (taken["calls_not_run"], taken["reasonings_dropped_after_nudge"]) == (2, 1)
 
 
 def test_arguments_that_could_not_be_read_stay_as_they_were() -> None:
-    made, _ = rows(trajectory(turn(0, None), turn(1)))
+    made, _ = rows(trajectory(turn(0, None), turn(1, text="Abba")))
     assert made[0].messages[2]["tool_calls"][0]["function"]["arguments"] == "{oops"
 
 

@@ -14,15 +14,20 @@ CHARS_PER_TOKEN = 4
 class ContextPolicy(Protocol):
     """Shortens what is sent; the stored transcript is never edited."""
 
-    def view(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The messages that are sent: all, or fewer and shorter ones."""
+    def view(self, messages: Sequence[Message], num_tokens: int) -> Sequence[Message]:
+        """The messages that are sent: all, or fewer and shorter ones.
+
+        Args:
+            messages: the whole conversation.
+            num_tokens: about how many tokens it takes.
+        """
         ...
 
 
 class WholeContext:
     """Sends everything, as AgentIR's agents do."""
 
-    def view(self, messages: Sequence[Message]) -> Sequence[Message]:
+    def view(self, messages: Sequence[Message], num_tokens: int) -> Sequence[Message]:
         """See `ContextPolicy.view`."""
         return messages
 

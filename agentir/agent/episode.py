@@ -7,31 +7,35 @@ of them in order, and goes on until the terminal policy ends the episode. It nev
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 from pydantic import TypeAdapter
 
 from agentir.agent.context import ContextPolicy, WholeContext, estimated_tokens
 from agentir.agent.journal import Journal
-from agentir.agent.terminal import AnswerPolicy, TerminalPolicy, Verdict
-from agentir.chat.model import ChatModel, Generation
+from agentir.agent.terminal import AnswerPolicy, Decision, Limit, Progress, TerminalPolicy
+from agentir.chat.model import AUTO, NONE, ChatModel, Generation
 from agentir.errors import AgentirError, BudgetError, ChatError, ContextOverflowError
 from agentir.records import Message, ToolResult, Trajectory, Turn, Usage
 from agentir.tools.tool import CallContext
-from agentir.tools.toolset import Toolset, unanswered
+from agentir.tools.toolset import Toolset
 
+LIMITS: tuple[Limit, ...] = get_args(Limit)
+OVERFLOW_CHARS = 500
+"""What stays of each of the last results when the conversation exceeded the model's context."""
 _GENERATION = TypeAdapter(Generation)
 _RESULTS: TypeAdapter[tuple[ToolResult, ...]] = TypeAdapter(tuple[ToolResult, ...])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What an episode may take before its answer is demanded; the defaults are those of AgentIR's Tongyi agent.
+    """What an episode may take before its answer is forced; the defaults are those of AgentIR's Tongyi agent.
 
     Attributes:
-        max_turns: generations, those that demand the answer not counted.
-        max_context_tokens: tokens of the next prompt, as the server counted the last one, with what came since estimated.
+        max_turns: generations, those that are to give the forced answer not counted.
+        max_context_tokens: tokens of the conversation, as the server counted it last, with what came since estimated.
         max_seconds: time since the episode began in this process; None for no limit.
     """
 
@@ -88,8 +92,8 @@ class Agent:
         )
         status, answer, error = "failed", "", ""
         try:
-            verdict = await episode.run()
-            status, answer = verdict.ending or "incomplete", verdict.answer
+            decision = await episode.run()
+            status, answer = decision.ending or "incomplete", decision.answer
         except ContextOverflowError as overflow:
             status, error = "incomplete", f"{overflow.kind}: {overflow}"
         except BudgetError:
@@ -123,52 +127,61 @@ class _Episode:
     journal: Journal
     messages: list[Message]
     turns: list[Turn] = field(default_factory=list)
-    num_vain: int = 0
-    began: float = field(default_factory=time.monotonic)
-    counted: int = 0
-    """How many messages the server's last count covers."""
+    num_empty: int = 0
+    limit: Limit | None = None
+    num_forced: int = 0
+    seconds_before: float = 0.0
+    """What the generations of earlier starts took."""
+    began: float = field(default_factory=lambda: time.monotonic())
+    context_tokens: int = 0
+    """Tokens of the conversation as the server counted them last."""
+    num_counted: int = 0
+    """How many messages that count covers."""
 
-    async def run(self) -> Verdict:
+    async def run(self) -> Decision:
         """Turns until the end."""
-        message = ""
-        while not (reason := self._limit_reached()):
-            generation = await self._generate(message)
-            if generation.calls:
-                self.num_vain, message = 0, ""
-                self._take(await self._results(generation))
-                continue
-            self.num_vain += 1
-            verdict = self.agent.terminal.after(generation, self.num_vain)
-            if verdict.ending is not None:
-                return verdict
-            message = verdict.message
-        return await self._demand(reason)
-
-    async def _demand(self, reason: str) -> Verdict:
-        """Asks for the answer until it comes or the policy gives up."""
-        message, num_demands = self.agent.terminal.demand(reason), 0
+        decision, terminal = Decision(), self.agent.terminal
         while True:
-            generation = await self._generate(message)
-            num_demands += 1
+            if self.limit is None and (limit := self._limit_reached()):
+                decision = self._enter_limit(limit)
+            try:
+                generation = await self._generate(decision)
+            except ContextOverflowError:
+                if self.limit is not None or not self._cut_last_results():
+                    raise
+                decision = self._enter_limit(self._decided(lambda: "overflow") or "overflow")
+                continue
             if generation.calls:
-                self._take(unanswered(generation.calls, "a limit was reached; no more tools are run"))
-            verdict = self.agent.terminal.after_demand(generation, num_demands)
-            if verdict.ending is not None:
-                return verdict
-            message = verdict.message
+                await self._run_calls(generation, decision.tool_choice)
+            self.num_empty = 0 if generation.calls or generation.answer else self.num_empty + 1
+            self.num_forced += self.limit is not None
+            progress = Progress(num_empty=self.num_empty, limit=self.limit, num_forced=self.num_forced)
+            decision = terminal.after(self.turns[-1], generation.answer, progress)
+            if decision.ending is not None:
+                return decision
 
-    async def _generate(self, prompted: str) -> Generation:
+    async def _generate(self, decision: Decision) -> Generation:
         """The next turn, without its results."""
-        if prompted:
-            self.messages.append(Message(role="user", content=prompted))
-        num_sent = len(self.messages)
-        view = self.agent.context.view(self.messages)
-        generation = await self.journal.step(
-            "generation", _GENERATION, lambda: self.agent.model.generate(view, self.agent.toolset.schemas)
-        )
+        sent = [*self.messages]
+        if decision.message:
+            sent.append(Message(role="user", content=decision.message))
+        view = self.agent.context.view(sent, self._num_tokens(sent))
+        model, schemas = self.agent.model, self.agent.toolset.schemas
+        is_replayed = self.journal.num_recorded > 0
+        try:
+            generation = await self.journal.step(
+                "generation", _GENERATION, lambda: model.generate(view, schemas, tool_choice=decision.tool_choice)
+            )
+        except ChatError as error:
+            if error.usage is not None:
+                self.journal.spent(error.usage)
+            raise
+        self.seconds_before += generation.latency if is_replayed else 0.0
+        self.messages = sent
         if generation.finish not in ("length", "filtered"):  # half a message is not sent back
             self.messages.append(generation.message)
-        self.counted = num_sent
+        if generation.context_tokens:
+            self.context_tokens, self.num_counted = generation.context_tokens, len(self.messages)
         self.turns.append(
             Turn(
                 index=len(self.turns),
@@ -181,34 +194,63 @@ class _Episode:
                 latency=generation.latency,
                 raw=generation.raw,
                 notes=generation.notes,
-                prompted=prompted,
+                prompted=decision.message,
             )
         )
         return generation
 
-    async def _results(self, generation: Generation) -> tuple[ToolResult, ...]:
-        """The results of a turn's calls."""
+    async def _run_calls(self, generation: Generation, tool_choice: str) -> None:
+        """Gives the last turn the results of its calls."""
         context = CallContext(
             qid=self.qid, question=self.question, reasoning=generation.reasoning, turn=self.turns[-1].index
         )
-        return await self.journal.step("results", _RESULTS, lambda: self.agent.toolset.run(generation.calls, context))
+        only = None if tool_choice == AUTO else () if tool_choice == NONE else (tool_choice,)
+        results = await self.journal.step(
+            "results", _RESULTS, lambda: self.agent.toolset.run(generation.calls, context, only)
+        )
+        self.turns[-1] = replace(self.turns[-1], results=results)
+        self.messages += [
+            Message(role="tool", content=one.content, call_id=one.call_id, compact=one.compact) for one in results
+        ]
 
-    def _take(self, results: Sequence[ToolResult]) -> None:
-        """Gives the last turn its results."""
-        self.turns[-1] = replace(self.turns[-1], results=tuple(results))
-        self.messages += [Message(role="tool", content=one.content, call_id=one.call_id) for one in results]
+    def _enter_limit(self, limit: Limit) -> Decision:
+        self.limit = limit
+        if limit == "overflow":
+            self._cut_last_results()
+        return self.agent.terminal.at_limit(limit)
 
-    def _limit_reached(self) -> str:
-        """Which limit is reached, in words for the model; empty where none is."""
+    def _cut_last_results(self) -> bool:
+        """Shortens the results of the last turn, as they are sent; returns whether there was something to shorten."""
+        was_cut = False
+        for place in range(len(self.messages) - 1, -1, -1):
+            message = self.messages[place]
+            if message.role != "tool":
+                break
+            if len(message.content) > OVERFLOW_CHARS:
+                self.messages[place] = replace(
+                    message, content=f"{message.content[:OVERFLOW_CHARS]}\n[... cut: no room]"
+                )
+                was_cut = True
+        return was_cut
+
+    def _limit_reached(self) -> Limit | None:
+        """The limit that is reached before the next turn, None where none is."""
         limits = self.agent.limits
-        if len(self.turns) >= limits.max_turns:
-            return "You have used all your turns."
-        if limits.max_context_tokens is not None and self._next_prompt_tokens() >= limits.max_context_tokens:
-            return "There is no room for more results in your context."
-        if limits.max_seconds is not None and time.monotonic() - self.began >= limits.max_seconds:
-            return "Your time is up."
-        return ""
 
-    def _next_prompt_tokens(self) -> int:
-        told = self.turns[-1].usage.prompt_tokens if self.turns else 0
-        return told + estimated_tokens(self.messages[self.counted if told else 0 :])
+        def found() -> str:
+            if len(self.turns) >= limits.max_turns:
+                return "turns"
+            if limits.max_context_tokens is not None and self._num_tokens(self.messages) >= limits.max_context_tokens:
+                return "context"
+            seconds = time.monotonic() - self.began + self.seconds_before
+            return "time" if limits.max_seconds is not None and seconds >= limits.max_seconds else ""
+
+        return self._decided(found)
+
+    def _decided(self, make: Callable[[], str]) -> Limit | None:
+        decided = self.journal.decision("limit", make)
+        return next((limit for limit in LIMITS if limit == decided), None)
+
+    def _num_tokens(self, messages: Sequence[Message]) -> int:
+        """About how many tokens messages of this conversation take."""
+        return self.context_tokens + estimated_tokens(messages[self.num_counted :])

@@ -16,6 +16,9 @@ from agentir.jsonl import JsonlAppender, dumps, read_records, repair_tail
 from agentir.records import STRICT, Usage
 
 T = TypeVar("T")
+SPENT = "spent"
+TAKING = ("generation", SPENT)
+"""Kinds of steps that tell what was taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,9 @@ class Journal:
     Args:
         path: a JSON lines file, made with the first new step; None records nothing.
 
+    Attributes:
+        recorded_usage: what was taken in earlier starts.
+
     Raises:
         InputError: the file is damaged other than by a torn last line.
     """
@@ -45,13 +51,14 @@ class Journal:
         if path is not None and path.exists():
             repair_tail(path)
             self._steps = list(read_records(path, Step))
+        taken = [
+            step.value if step.kind == SPENT else step.value.get("usage", {})
+            for step in self._steps
+            if step.kind in TAKING
+        ]
+        self.recorded_usage = sum((Usage(**usage) for usage in taken), Usage())
+        self._steps = [step for step in self._steps if step.kind != SPENT]
         self._next = 0
-
-    @property
-    def recorded_usage(self) -> Usage:
-        """What the generations of earlier starts took."""
-        generations = (step.value for step in self._steps if step.kind == "generation")
-        return sum((Usage(**generation["usage"]) for generation in generations), Usage())
 
     @property
     def num_recorded(self) -> int:
@@ -72,11 +79,34 @@ class Journal:
                 )
             return adapter.validate_json(dumps(step.value))
         value = await make()
+        self._record(kind, value)
+        return value
+
+    def decision(self, kind: str, make: Callable[[], str]) -> str:
+        """What was decided at this point, empty for nothing: as recorded before, or made now and recorded if not empty.
+
+        What depends on the clock or on the server's faults is so decided once.
+        """
+        if self._next < len(self._steps):
+            step = self._steps[self._next]
+            if step.kind != kind:
+                return ""
+            self._next += 1
+            return str(step.value)
+        if made := make():
+            self._record(kind, made)
+        return made
+
+    def spent(self, usage: Usage) -> None:
+        """Records what was taken in vain."""
+        if usage != Usage():
+            self._record(SPENT, usage)
+
+    def _record(self, kind: str, value: object) -> None:
         if self._path is not None:
             if self._appender is None:
                 self._appender = JsonlAppender(self._path)
             self._appender.append(Step(kind=kind, value=value))
-        return value
 
     def close(self) -> None:
         """Closes the file; it is not forced to the disk, which would hold up all other work in this process."""

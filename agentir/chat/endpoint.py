@@ -10,6 +10,7 @@ text of an error never becomes an answer, and neither does half an answer.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import re
@@ -25,7 +26,7 @@ from typing import Any, Self
 
 from agentir.chat.dialects.dialect import BadReplyError, Dialect
 from agentir.chat.dialects.names import make_dialect
-from agentir.chat.model import Generation, ToolSchema
+from agentir.chat.model import AUTO, NONE, Generation, ToolSchema
 from agentir.chat.pace import Pace
 from agentir.chat.settings import ModelSection, PricesSection
 from agentir.errors import BudgetError, ChatError, ConfigError, ContextOverflowError, MissingExtraError
@@ -38,6 +39,8 @@ LONGEST_ASKED_WAIT = 600.0
 """A server that asks for a longer pause than this is taken for one that refuses."""
 REQUESTS_A_CLIENT = 32
 """A client goes through all of its connections twice a call, so several of them take less time than one with hundreds."""
+CHARS_PER_TOKEN, ASSUMED_TOKENS = 4, 1000
+"""For the tokens a minute that a request is booked with before its reply tells: what is sent, and an answer."""
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 _OVERFLOW = re.compile(
     r"context_length_exceeded|exceed_context_size|(?:context|sequence)[ _](?:length|window|size|limit)|"
@@ -49,12 +52,13 @@ _NO_KEY = "none"
 
 
 class _PassingError(Exception):
-    """A fault that another try may mend; `wait` is how long the server asks to wait."""
+    """A fault that another try may mend; `wait` is how long the server asks to wait, `usage` what the try took."""
 
-    def __init__(self, kind: str, message: str, wait: float | None = None) -> None:
+    def __init__(self, kind: str, message: str, wait: float | None = None, usage: Usage | None = None) -> None:
         super().__init__(message)
         self.kind = kind
         self.wait = wait
+        self.usage = usage or Usage()
 
 
 class Endpoint:
@@ -84,7 +88,7 @@ class Endpoint:
         if not settings.name:
             raise ConfigError("model.name: missing; expected the model as its server calls it")
         self.settings = settings
-        self.dialect = make_dialect(settings.dialect, settings.think_blocks) if dialect is None else dialect
+        self.dialect = dialect or make_dialect(settings.dialect, settings.think_blocks, lets_think(settings.extra_body))
         self.usage = Usage()
         self.retries: Counter[str] = Counter()
         self.num_in_flight = 0
@@ -126,50 +130,70 @@ class Endpoint:
         return ", ".join([*parts, *(f"{count} x {kind}" for kind, count in self.retries.items())])
 
     async def generate(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), *, schema: dict[str, Any] | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema] = (),
+        *,
+        tool_choice: str = AUTO,
+        schema: dict[str, Any] | None = None,
     ) -> Generation:
         """See `agentir.chat.model.ChatModel.generate`."""
-        body = self._body(messages, tools, schema)
-        self._start_call()
-        fault: _PassingError | None = None
+        body = self._body(messages, tools, tool_choice, schema)
+        self._check_budget()
+        self._num_started += 1
+        lost, fault = Usage(), None
         for attempt in range(self.settings.max_retries + 1):
             if fault is not None:
                 await self._wait(fault, attempt)
+                self._check_budget(other_calls=False)
             try:
                 generation = await self._attempt(body)
             except _PassingError as error:
                 fault = error
+                lost += replace(fault.usage, num_attempts=1)
+            except ChatError as error:
+                error.usage = lost + Usage(num_attempts=1)
+                raise
             else:
                 self.usage += Usage(num_calls=1)
-                return replace(generation, usage=replace(generation.usage, num_calls=1, num_attempts=attempt + 1))
-        times = f"{attempt + 1} times" if attempt else "once"
+                usage = lost + generation.usage + Usage(num_calls=1, num_attempts=1)
+                return replace(generation, usage=usage, context_tokens=generation.usage.total_tokens)
         assert fault is not None
-        raise ChatError(fault.kind, f"{self.name}: {fault} (tried {times})") from fault
+        times = f"{attempt + 1} times" if attempt else "once"
+        failure = ChatError(fault.kind, f"{self.name}: {fault} (tried {times})")
+        failure.usage = lost
+        raise failure from fault
 
-    def _start_call(self) -> None:
-        """Counts a call against the budget.
+    def _check_budget(self, other_calls: bool = True) -> None:
+        """Refuses to go on where the budget is used up.
 
         Raises:
-            BudgetError: it is used up.
+            BudgetError: it is.
         """
         budget, spent = self.settings.budget, self._spent + self.usage
         calls = self._spent.num_calls + self._num_started
         for name, limit, used in (
-            ("calls", budget.max_calls, calls),
+            ("calls", budget.max_calls if other_calls else None, calls),
             ("tokens", budget.max_tokens, spent.total_tokens),
             ("cost", budget.max_cost, spent.cost),
         ):
             if limit is not None and used >= limit:
                 raise BudgetError(f"budget used up: {used:g} of max_{name} {limit:g}")
-        self._num_started += 1
 
-    def _body(self, messages: Sequence[Message], tools: Sequence[ToolSchema], schema: Any) -> dict[str, Any]:
+    def _body(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema], tool_choice: str, schema: Any
+    ) -> dict[str, Any]:
         """The request as it is sent."""
         settings = self.settings
         body: dict[str, Any] = {"model": settings.name, **self.dialect.request(messages, tools)}
         for name, value in (("temperature", settings.temperature), ("top_p", settings.top_p)):
             if value is not None:
                 body[name] = value
+        if tool_choice != AUTO and "tools" in body:
+            named: dict[str, Any] = {"type": "function", "name": tool_choice}
+            if self.dialect.api == "chat":
+                named = {"type": "function", "function": {"name": tool_choice}}
+            body["tool_choice"] = NONE if tool_choice == NONE else named
         if self.dialect.api == "responses":
             limit = "max_output_tokens"
             if schema is not None:
@@ -194,7 +218,8 @@ class Endpoint:
         openai = self._openai
         path = "/responses" if self.dialect.api == "responses" else "/chat/completions"
         async with self._places:
-            await self._pace.wait()
+            estimate = self._estimate(body)
+            await self._pace.wait(estimate)
             self.num_in_flight += 1
             self.usage += Usage(num_attempts=1)
             began = time.perf_counter()
@@ -210,30 +235,37 @@ class Endpoint:
                 raise _PassingError("connection", f"the connection failed: {error.__cause__ or error}") from None
             finally:
                 self.num_in_flight -= 1
-        return self._read(answer.content, time.perf_counter() - began)
+        return self._read(answer.content, time.perf_counter() - began, estimate)
 
-    def _read(self, content: bytes, latency: float) -> Generation:
+    def _estimate(self, body: dict[str, Any]) -> int:
+        """About how many tokens a request takes; only needed, and only computed, under a limit of tokens a minute."""
+        if self.settings.tokens_per_minute is None:
+            return 0
+        return len(json.dumps(body)) // CHARS_PER_TOKEN + (self.settings.max_tokens or ASSUMED_TOKENS)
+
+    def _read(self, content: bytes, latency: float, estimate: int) -> Generation:
         """The generation in a reply's body."""
+        usage = Usage()
         try:
             reply = loads(content)
             if not isinstance(reply, dict):
                 raise BadReplyError(f"expected a JSON object, found {type(reply).__name__}")
             usage = read_usage(reply.get("usage"), self.settings.prices)
             self.usage += usage
-            self._pace.charge(usage.total_tokens)
+            self._pace.charge(usage.total_tokens - estimate)
             if fault := _told_fault(reply):
                 raise BadReplyError(f"the server reported an error: {fault}")
             generation = self.dialect.read(reply)
         except (ValueError, RecursionError) as error:
-            raise _PassingError("bad_reply", f"cannot use the reply: {_short(error)}") from None
+            raise _PassingError("bad_reply", f"cannot use the reply: {_short(error)}", usage=usage) from None
         return replace(generation, usage=usage, latency=round(latency, 3))
 
     def _status_fault(self, error: Any) -> Exception:
         """What a status of 400 and above means: a fault to raise."""
         status, text = int(error.status_code), _short(error.message)
         asked = asked_wait(error.response.headers)
-        if status == 429 and error.code == "insufficient_quota":
-            return ChatError("refused", f"{self.name}: {text}")
+        if status == 402 or error.code == "insufficient_quota":
+            return BudgetError(f"the server says that the account is empty: status {status}: {text}")
         if status in RETRIED_STATUS or (status >= 500 and status != 501):
             kind = "rate_limit" if status == 429 else "timeout" if status == 408 else "server_error"
             if asked is not None and asked > LONGEST_ASKED_WAIT:
@@ -241,7 +273,8 @@ class Endpoint:
             return _PassingError(kind, f"status {status}: {text}", asked)
         if status in (400, 413, 422) and _OVERFLOW.search(f"{error.code} {error.message}"):
             return ContextOverflowError(f"{self.name}: {text}")
-        return ChatError("refused", f"{self.name}: status {status}: {text}")
+        key = f" (the key is read from {self.settings.api_key_env})" if status in (401, 403) else ""
+        return ChatError("refused", f"{self.name}: status {status}: {text}{key}")
 
     async def aclose(self) -> None:
         """Closes the connections."""
@@ -255,6 +288,13 @@ class Endpoint:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def lets_think(extra_body: Mapping[str, Any]) -> bool:
+    """Whether requests let the model think: not so where vLLM's or z.ai's switch is off."""
+    template, thinking = extra_body.get("chat_template_kwargs"), extra_body.get("thinking")
+    off = isinstance(template, Mapping) and template.get("enable_thinking") is False
+    return not off and not (isinstance(thinking, Mapping) and thinking.get("type") == "disabled")
 
 
 def read_usage(given: object, prices: PricesSection) -> Usage:

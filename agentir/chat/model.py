@@ -12,6 +12,10 @@ Finish = Literal["stop", "calls", "length", "filtered"]
 """How a generation ended: by itself, with tool calls, cut by a token limit, or withheld by the server's filter."""
 
 
+AUTO, NONE = "auto", "none"
+"""Values of `tool_choice`; any other is a tool's name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSchema:
     """A tool as a model sees it; `parameters` is a JSON schema of type object."""
@@ -32,7 +36,8 @@ class Generation:
         answer: its final answer, where it gave one: the text of a generation without calls, or what the dialect marks as
             the answer. Empty where the generation was cut.
         finish: how it ended; after "length" nothing of it may be run or learned from.
-        usage: what it took.
+        usage: what it took, replies that could not be used included.
+        context_tokens: tokens of the conversation with this generation, as the server counted them; 0 if it did not.
         latency: seconds from sending the request that succeeded to its last byte.
         raw: what the server sent, in the form in which the dialect sends it back.
         notes: what had to be mended in it.
@@ -46,6 +51,7 @@ class Generation:
     answer: str = ""
     finish: Finish = "stop"
     usage: Usage = Usage()
+    context_tokens: int = 0
     latency: float = 0.0
     raw: Any = None
     notes: tuple[str, ...] = ()
@@ -65,13 +71,20 @@ class ChatModel(Protocol):
         ...
 
     async def generate(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), *, schema: dict[str, Any] | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema] = (),
+        *,
+        tool_choice: str = AUTO,
+        schema: dict[str, Any] | None = None,
     ) -> Generation:
         """The model's next message.
 
         Args:
             messages: the conversation so far.
-            tools: what it may call; none: it can only answer.
+            tools: what it is told of; none: it can only answer.
+            tool_choice: "auto", "none", or the name of the tool that it must call; families that call tools in their text are
+                not bound by it.
             schema: a JSON schema that its text must follow, where the server can see to that.
 
         Raises:

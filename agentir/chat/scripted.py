@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentir.chat.model import Generation, ToolSchema
+from agentir.chat.model import AUTO, Generation, ToolSchema
 from agentir.records import Message
 
 
@@ -17,6 +17,7 @@ class ScriptedRequest:
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSchema, ...]
+    tool_choice: str
     schema: dict[str, Any] | None
 
 
@@ -44,10 +45,17 @@ class ScriptedModel:
         return self._name
 
     async def generate(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), *, schema: dict[str, Any] | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema] = (),
+        *,
+        tool_choice: str = AUTO,
+        schema: dict[str, Any] | None = None,
     ) -> Generation:
         """The next reply of the script; other conversations go on in the meantime."""
-        self.requests.append(ScriptedRequest(messages=tuple(messages), tools=tuple(tools), schema=schema))
+        self.requests.append(
+            ScriptedRequest(messages=tuple(messages), tools=tuple(tools), tool_choice=tool_choice, schema=schema)
+        )
         await asyncio.sleep(0)
         return self._reply(messages)
 

@@ -59,7 +59,7 @@ class ModelSection(Section):
     """Seconds that one request may take before it is given up and sent again."""
     max_retries: int = Field(5, json_schema_extra=RUNTIME, ge=0)
     """How often a request that failed in passing (429, 5xx, timeout, lost connection, broken reply) is sent again."""
-    concurrency: int = Field(64, json_schema_extra=RUNTIME, ge=1)
+    concurrency: int = Field(256, json_schema_extra=RUNTIME, ge=1)
     """Most requests in flight."""
     requests_per_minute: float | None = Field(None, json_schema_extra=RUNTIME, gt=0)
     """Most requests started a minute."""

@@ -21,6 +21,8 @@ from agentir.records import ToolCall, ToolResult, Trajectory, Turn
 
 ThinkBlocks = Literal["last", "join"]
 """Which of several thoughts in one message is the reasoning; AgentIR takes the last (react_agent.py)."""
+REASONING_KEYS = ("reasoning_content", "reasoning")
+"""Where the reasoning stands in a message whose server splits it off."""
 ID_KEYS = ("qid", "id", "query_id")
 _THINK_TAG = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
 _MARKUP = re.compile(
@@ -214,7 +216,7 @@ def assistant_turn(message: Mapping[str, Any], name: str, prefix: str, think_blo
     thoughts_in_text, visible = split_thinking(content if calls else _closed_before_call(content))
     written = WrittenCalls((), visible) if calls else tagged_calls(visible)
     calls = calls or tuple(replace(call, call_id=f"{prefix}{number}") for number, call in enumerate(written.calls))
-    fields = [message_text(message.get(key), f"{name}.{key}") for key in ("reasoning_content", "reasoning")]
+    fields = [message_text(message.get(key), f"{name}.{key}") for key in REASONING_KEYS]
     thoughts = [*thoughts_in_parts, *thoughts_in_text]
     thought = "\n".join(thoughts if think_blocks == "join" else thoughts[-1:])
     places = [*("\n".join((text, *parts)) for text, parts in fields), thought, written.text if calls else ""]

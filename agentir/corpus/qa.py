@@ -20,7 +20,7 @@ URL_KEYS = ("gold_urls", "urls")
 DOCID_KEYS = ("docid", "id", "_id")
 
 
-def read_questions(path: str | Path, rejects: Rejects) -> list[QAItem]:
+def read_questions(path: str | Path, rejects: Rejects | None = None) -> list[QAItem]:
     """Reads a JSON lines file with a question a line, or one JSON array of questions (both also `.gz`).
 
     A question has an id (`qid`, `id`, `_id` or `query_id`; integers become strings, so 7 and "007" stay different), a
@@ -37,13 +37,14 @@ def read_questions(path: str | Path, rejects: Rejects) -> list[QAItem]:
     Args:
         path: the file.
         rejects: takes the lines that do not fit, among them blank questions and ids used before; of an array, the
-            number of the item stands for the line, and the field says so.
+            number of the item stands for the line, and the field says so. None: they are all raised at the end.
 
     Raises:
-        InputError: the file cannot be read, or its array is broken.
+        InputError: the file cannot be read, its array is broken, or lines do not fit and nothing takes them.
     """
+    faults = Rejects() if rejects is None else rejects
     unit = "item" if is_array(path) else "line"
-    rows = iter_items(path, rejects) if unit == "item" else iter_objects(path, rejects)
+    rows = iter_items(path, faults) if unit == "item" else iter_objects(path, faults)
     items: list[QAItem] = []
     places: dict[str, int] = {}
     for place, row in rows:
@@ -53,10 +54,12 @@ def read_questions(path: str | Path, rejects: Rejects) -> list[QAItem]:
                 raise Misfit("qid", f"an id of its own ({unit} {places[item.qid]} has it already)", item.qid)
         except Misfit as misfit:
             name, *fault = misfit.args
-            rejects.add(path, place, f"item {place}: {name}" if unit == "item" else name, *fault)
+            faults.add(path, place, f"item {place}: {name}" if unit == "item" else name, *fault)
             continue
         places[item.qid] = place
         items.append(item)
+    if rejects is None:
+        faults.check()
     return items
 
 

@@ -19,7 +19,8 @@ class ExtractionOptions(Section):
     parallel_reasoning: Literal["share", "first"] = "share"
     """Which queries of one turn get its reasoning: all of them, or the first only."""
     failed_reasoning: Literal["drop", "keep"] = "drop"
-    """What becomes of a reasoning that follows a failed call, and so speaks of the failure."""
+    """What becomes of a reasoning that follows a failed call, or a message of the loop ("Your last message was cut off"),
+    and so speaks of that."""
     empty_reasoning: Literal["keep", "filter"] = "keep"
     """Whether sub-queries without a reasoning are kept; their training text says `Empty` in its place."""
     max_turns: int | None = Field(default=None, ge=1)
@@ -35,7 +36,8 @@ def extract(
     """Takes the sub-queries out of trajectories.
 
     `SubQuery.call` numbers the queries of a turn over all its searches; one that cannot be used keeps its number, so
-    that ids do not depend on it. Turns that were cut, and trajectories whose model failed, are not used.
+    that ids do not depend on it. Turns that were cut, calls that were not run, and trajectories whose model failed are
+    not used.
 
     Args:
         trajectories: one a question.
@@ -59,8 +61,10 @@ def extract(
                 "turns_after_max_turns",
                 "calls_of_other_tools",
                 "calls_with_bad_arguments",
+                "calls_not_run",
                 "blank_queries",
                 "reasonings_dropped_after_failure",
+                "reasonings_dropped_after_nudge",
                 "reasonings_given_to_first_only",
                 "empty_reasonings",
                 "filtered_empty_reasonings",
@@ -112,8 +116,8 @@ def _subqueries(
             continue
         queries = _queries(turn, options, counts)
         reasoning = turn.reasoning
-        if queries and reasoning and options.failed_reasoning == "drop" and before is not None and _failed(before):
-            counts["reasonings_dropped_after_failure"] += 1
+        if queries and reasoning and options.failed_reasoning == "drop" and (reason := _speaks_of(turn, before)):
+            counts[f"reasonings_dropped_after_{reason}"] += 1
             reasoning = ""
         for place, (call, query) in enumerate(queries):
             if place and options.parallel_reasoning == "first" and reasoning:
@@ -133,6 +137,7 @@ def _subqueries(
 def _queries(turn: Turn, options: ExtractionOptions, counts: Counter[str]) -> list[tuple[int, str]]:
     """The usable queries of a turn with their numbers."""
     number = 0
+    not_run = {result.call_id for result in turn.results if not result.run}
     queries: list[tuple[int, str]] = []
     for call in turn.calls:
         if call.name and call.name not in options.search_tools:
@@ -142,6 +147,10 @@ def _queries(turn: Turn, options: ExtractionOptions, counts: Counter[str]) -> li
         if texts is None:
             counts["calls_with_bad_arguments"] += 1
             number += 1
+            continue
+        if call.call_id in not_run:
+            counts["calls_not_run"] += 1
+            number += len(texts)
             continue
         for text in texts:
             if text.strip():
@@ -153,13 +162,25 @@ def _queries(turn: Turn, options: ExtractionOptions, counts: Counter[str]) -> li
 
 
 def _texts(call: ToolCall) -> list[str] | None:
-    """The queries of a search call, None where its arguments hold none; a call without a name could not be read."""
+    """The queries of a search call, None where its arguments hold none; a call without a name could not be read.
+
+    Numbers are texts, as for the tools of `agentir.tools`.
+    """
     given: Any = (call.arguments or {}).get("query") if call.name else None
-    if isinstance(given, str):
-        return [given]
-    if isinstance(given, list) and given and all(isinstance(text, str) for text in given):
-        return given
+    texts = given if isinstance(given, list) else [given]
+    if texts and all(isinstance(text, str | int | float) and not isinstance(text, bool) for text in texts):
+        return [str(text) for text in texts]
     return None
+
+
+def _speaks_of(turn: Turn, before: Turn | None) -> Literal["nudge", "failure"] | None:
+    """What a turn's reasoning answers besides results: the loop's own message, or the failure of the last call.
+
+    A user's message in a transcript (whose turns do not say how they ended) is part of the conversation.
+    """
+    if turn.prompted and turn.finish:
+        return "nudge"
+    return "failure" if before is not None and _failed(before) else None
 
 
 def _failed(turn: Turn) -> bool:

@@ -23,7 +23,7 @@ class SftOptions(Section):
     only_correct: bool = False
     """Only trajectories whose answer holds an accepted answer of the question."""
     train_on_failed_calls: bool = False
-    """Whether turns of which every call failed are trained on."""
+    """Whether turns of which every call was run and failed are trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,9 @@ def sft_rows(
 ) -> tuple[list[SftRow], Counter[str]]:
     """Makes a conversation of each trajectory that is wanted.
 
-    Turns that were cut or withheld are not in it: the agent was not shown them either.
+    Turns that were cut or withheld are not in it: the agent was not shown them either. Turns that the loop had to answer
+    with words of its own (a call that could not be read or was not run, neither call nor answer) are shown, but not
+    trained on. Of an agent that was run the last message is the answer itself, without the markup of its dialect.
 
     Args:
         trajectories: what is exported.
@@ -64,7 +66,9 @@ def sft_rows(
                 "trainable_turns",
                 "cut_turns",
                 "turns_with_unreadable_calls",
+                "turns_with_calls_not_run",
                 "turns_with_failed_calls_only",
+                "turns_without_call_or_answer",
                 "rows",
             ),
             0,
@@ -114,19 +118,33 @@ def _conversation(trajectory: Trajectory, options: SftOptions, counts: Counter[s
         if turn.finish in ("length", "filtered"):
             counts["cut_turns"] += 1
             continue
-        reason = _not_trained(turn, options)
+        answer = _answer(turn, trajectory)
+        reason = _not_trained(turn, answer, options)
         counts["trainable_turns" if reason is None else reason] += 1
-        yield _said(turn, reason is None)
+        yield _said(turn, answer or turn.text, reason is None)
         for result in turn.results:
             yield {"role": "tool", "content": result.content, "tool_call_id": result.call_id, "trainable": False}
 
 
-def _not_trained(turn: Turn, options: SftOptions) -> str | None:
+def _answer(turn: Turn, trajectory: Trajectory) -> str:
+    """What a turn answered, empty where it did not; in a transcript any text may answer the user."""
+    if turn.calls:
+        return ""
+    if not turn.finish:
+        return turn.text if turn.text.strip() else ""
+    return trajectory.answer if turn is trajectory.turns[-1] else ""
+
+
+def _not_trained(turn: Turn, answer: str, options: SftOptions) -> str | None:
     """What a turn that is shown but not trained on is counted as."""
+    if not turn.calls:
+        return None if answer else "turns_without_call_or_answer"
     if any(call.arguments is None for call in turn.calls):
         return "turns_with_unreadable_calls"
+    if any(not result.run for result in turn.results):
+        return "turns_with_calls_not_run"
     failed = {result.call_id for result in turn.results if result.error}
-    if turn.calls and not options.train_on_failed_calls and all(call.call_id in failed for call in turn.calls):
+    if not options.train_on_failed_calls and all(call.call_id in failed for call in turn.calls):
         return "turns_with_failed_calls_only"
     return None
 
@@ -138,10 +156,10 @@ def _told(message: Message) -> dict[str, Any]:
     return {"role": message.role, "content": message.content, **calls, **answered, "trainable": False}
 
 
-def _said(turn: Turn, trainable: bool) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": turn.text}
+def _said(turn: Turn, content: str, trainable: bool) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": content}
     # Plain text before a call is its reasoning, too; it is not said twice.
-    if turn.reasoning and turn.reasoning != clean_reasoning(turn.text):
+    if turn.reasoning and turn.reasoning != clean_reasoning(content):
         message["reasoning_content"] = turn.reasoning
     if turn.calls:
         message["tool_calls"] = [_call(call) for call in turn.calls]

@@ -225,4 +225,4 @@ def snippet(text: str, words: int) -> str:
 
 @cache
 def _first_words(count: int) -> re.Pattern[str]:
-    return re.compile(rf"(?:\s*+\S++){{1,{count}}}")
+    return re.compile(rf"(?:\s*+\S++){{0,{count}}}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -78,7 +78,9 @@ class Tool:
             if key != CONTEXT
         }
         self._wants_context = CONTEXT in parameters
-        self._arguments: type[BaseModel] = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
+        self._arguments: type[BaseModel] = create_model(
+            "Arguments", __config__=ConfigDict(coerce_numbers_to_str=True), **fields
+        )
         name = name or function.__name__
         self.schema = ToolSchema(
             name=name, description=inspect.cleandoc(function.__doc__ or ""), parameters=_json_schema(self._arguments)
@@ -87,21 +89,39 @@ class Tool:
     async def run(self, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
         """Checks the arguments and runs the function.
 
+        Models are forgiven what has one meaning only: a list of one for a text, a text for a list of texts, a number for a
+        text. Arguments that the tool does not have are left out, and the output says so.
+
         Raises:
             ToolError: an argument does not fit, or the call did not work.
         """
+        known = self._arguments.model_fields
         try:
-            checked = self._arguments.model_validate(dict(arguments))
+            checked = self._arguments.model_validate(
+                {name: self._mended(name, value) for name, value in arguments.items() if name in known}
+            )
         except ValidationError as error:
             faults = "; ".join(_fault(problem) for problem in error.errors(include_url=False))
             raise ToolError(f"{self.schema.name}: {faults}") from None
-        given = {key: getattr(checked, key) for key in self._arguments.model_fields}
-        return await self._function(**given, **({CONTEXT: context} if self._wants_context else {}))
+        given = {name: getattr(checked, name) for name in known}
+        output = await self._function(**given, **({CONTEXT: context} if self._wants_context else {}))
+        if unknown := sorted(arguments.keys() - known.keys()):
+            note = f"[{self.schema.name} has no argument {', '.join(unknown)[:MAX_FOUND]}; left out]"
+            return replace(output, content=f"{output.content}\n\n{note}")
+        return output
+
+    def _mended(self, name: str, value: Any) -> Any:
+        kind = self.schema.parameters["properties"][name].get("type")
+        if kind == "string" and isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        if kind == "array" and isinstance(value, str):
+            value = [value]
+        return value
 
 
 def _json_schema(model: type[BaseModel]) -> dict[str, Any]:
     """The model's JSON schema, without the titles that pydantic adds."""
-    schema = model.model_json_schema()
+    schema = {"additionalProperties": False, **model.model_json_schema()}
     schema.pop("title", None)
     for parameter in schema.get("properties", {}).values():
         parameter.pop("title", None)
@@ -112,8 +132,6 @@ def _fault(problem: Any) -> str:
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "missing":
         return f"{where}: missing"
-    if problem["type"] == "extra_forbidden":
-        return f"{where}: unknown argument"
     found = repr(problem["input"])
     found = found if len(found) <= MAX_FOUND else found[:MAX_FOUND] + "..."
     return f"{where}: {problem['msg'].removeprefix('Input should be ')} expected, found {found}"

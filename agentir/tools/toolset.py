@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from agentir.chat.model import ToolSchema
@@ -34,11 +34,19 @@ class Toolset:
         """What the model is offered."""
         return tuple(tool.schema for tool in self._tools.values())
 
-    async def run(self, calls: Sequence[ToolCall], context: CallContext) -> tuple[ToolResult, ...]:
-        """The results of a turn's calls, in their order."""
+    async def run(
+        self, calls: Sequence[ToolCall], context: CallContext, only: Collection[str] | None = None
+    ) -> tuple[ToolResult, ...]:
+        """The results of a turn's calls, in their order.
+
+        Args:
+            calls: the calls.
+            context: what the tools may know besides.
+            only: names of the tools that may still be run; None: all.
+        """
         answers = await asyncio.gather(
             *(
-                self._answer(call, replace(context, place=_place(calls, number)), number < self.max_calls)
+                self._answer(call, replace(context, place=_place(calls, number)), number < self.max_calls, only)
                 for number, call in enumerate(calls)
             ),
             return_exceptions=True,
@@ -48,27 +56,31 @@ class Toolset:
                 raise answer
         return tuple(answer for answer in answers if not isinstance(answer, BaseException))
 
-    async def _answer(self, call: ToolCall, context: CallContext, allowed: bool) -> ToolResult:
+    async def _answer(
+        self, call: ToolCall, context: CallContext, within_cap: bool, only: Collection[str] | None
+    ) -> ToolResult:
+        tool = self._tools.get(call.name)
+        if only is not None and call.name not in only:
+            rest = f"only {' and '.join(only)} may be called now" if only else "no more tools are run"
+            return _not_run(call, f"a limit was reached; {rest}")
+        if not within_cap:
+            few = "one call" if self.max_calls == 1 else f"{self.max_calls} calls"
+            return _not_run(call, f"at most {few} a turn; this one was not run")
+        if call.arguments is None:
+            found = call.raw_arguments[:200]
+            return _not_run(call, f"the call could not be read; expected a JSON object of arguments, found {found!r}")
+        if tool is None:
+            return _not_run(call, f"there is no tool {call.name[:100]!r}; the tools are: {', '.join(self._tools)}")
         try:
-            if not allowed:
-                few = "one call" if self.max_calls == 1 else f"{self.max_calls} calls"
-                raise ToolError(f"at most {few} a turn; this one was not run")
-            if call.arguments is None:
-                raise ToolError(
-                    f"the call could not be read; expected a JSON object of arguments, found {call.raw_arguments[:200]!r}"
-                )
-            if (tool := self._tools.get(call.name)) is None:
-                raise ToolError(f"there is no tool {call.name[:100]!r}; the tools are: {', '.join(self._tools)}")
             output = await tool.run(call.arguments, context)
         except (ToolError, RequestError) as error:
             return ToolResult(call_id=call.call_id, content=f"Error: {error}", error=True)
-        return ToolResult(call_id=call.call_id, content=output.content, docids=output.docids)
+        return ToolResult(call_id=call.call_id, content=output.content, docids=output.docids, compact=output.compact)
+
+
+def _not_run(call: ToolCall, reason: str) -> ToolResult:
+    return ToolResult(call_id=call.call_id, content=f"Error: {reason}", error=True, run=False)
 
 
 def _place(calls: Sequence[ToolCall], number: int) -> int:
     return sum(call.name == calls[number].name for call in calls[:number])
-
-
-def unanswered(calls: Sequence[ToolCall], reason: str) -> tuple[ToolResult, ...]:
-    """Results that say why calls were not run."""
-    return tuple(ToolResult(call_id=call.call_id, content=f"Error: {reason}", error=True) for call in calls)

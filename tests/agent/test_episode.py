@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentir.agent.episode import Agent, Limits
-from agentir.agent.journal import Journal
+from agentir.agent.journal import Journal, JournalFolder
 from agentir.agent.terminal import AnswerPolicy
 from agentir.chat.model import Generation
 from agentir.chat.scripted import ScriptedModel
@@ -107,11 +107,13 @@ def test_what_the_model_is_sent() -> None:
             ["found a", "found b", "Error: at most 2 calls a turn; this one was not run"],
         ),
         ([call("a", name="find")], ["Error: there is no tool 'find'; the tools are: search"]),
-        ([call(7)], ["Error: search: query: a valid string expected, found 7"]),
+        ([call({"a": 1})], ["Error: search: query: a valid string expected, found {'a': 1}"]),
+        ([call(7)], ["found 7"]),
+        ([call(["a"])], ["found a"]),
         ([ToolCall(call_id="c1", name="search", arguments={}, raw_arguments="{}")], ["Error: search: query: missing"]),
         (
             [ToolCall(call_id="c1", name="search", arguments={"query": "a", "k": 3}, raw_arguments="")],
-            ["Error: search: k: unknown argument"],
+            ["found a\n\n[search has no argument k; left out]"],
         ),
         (
             [ToolCall(call_id="c1", name="search", arguments=None, raw_arguments="{query: a")],
@@ -160,9 +162,8 @@ def test_the_demand_is_repeated_only_so_often() -> None:
 
 
 def test_the_answer_is_demanded_when_the_context_is_full() -> None:
-    usage = Usage(prompt_tokens=900)
     trajectory = run(
-        agent([think("t", call("a" * 800), usage=usage), answer("x")], limits=Limits(max_context_tokens=1000))
+        agent([think("t", call("a" * 800), context_tokens=900), answer("x")], limits=Limits(max_context_tokens=1000))
     )
     assert trajectory.status == "forced" and "no room" in trajectory.turns[1].prompted
 
@@ -214,6 +215,84 @@ def test_an_episode_goes_on_from_its_journal_at_every_point(tmp_path: Path) -> N
             assert run(agent(rest, log), Journal(part)) == whole
             assert len(log) == [3, 3, 2, 2, 2, 0, 0, 0][num_kept]
             assert part.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("limits", [Limits(max_turns=2), Limits(max_turns=9, max_seconds=60.0)], ids=["turns", "time"])
+def test_a_forced_answer_is_forced_again_after_a_stop_at_every_point(
+    tmp_path: Path, limits: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of a later start does not decide anew what an earlier one decided."""
+    script = [
+        think("1", call("a")),
+        think("2", call("b")),
+        think("3", call("c"), latency=100.0),
+        SILENT,
+        answer("Bergen"),
+    ]
+    path = tmp_path / "whole.jsonl"
+    seen: list[list[str]] = []
+
+    def recording(rest: list[Generation]) -> Callable[[Sequence[Message]], Generation]:
+        def reply(messages: Sequence[Message]) -> Generation:
+            seen.append([message.content for message in messages])
+            if limits.max_seconds is not None and len(messages) > 5:
+                now[0] += 100
+            return rest.pop(0)
+
+        return reply
+
+    now = [0.0]
+    monkeypatch.setattr("agentir.agent.episode.time.monotonic", lambda: now[0])
+    whole = run(agent(recording([*script]), limits=limits), Journal(path))
+    asked = [*seen]
+    assert (whole.status, whole.answer) == ("forced", "Bergen")
+    lines = path.read_bytes().splitlines(keepends=True)
+    for num_kept in range(len(lines)):
+        now[0] = 0.0
+        seen.clear()
+        part = tmp_path / "part.jsonl"
+        part.write_bytes(b"".join(lines[:num_kept]))
+        num_done = sum(json.loads(line)["kind"] == "generation" for line in lines[:num_kept])
+        assert run(agent(recording(script[num_done:]), limits=limits), Journal(part)) == whole
+        assert seen == asked[num_done:] and part.read_bytes() == path.read_bytes()
+
+
+def test_when_the_context_overflows_the_last_results_are_cut_and_the_answer_is_forced(tmp_path: Path) -> None:
+    sent: list[list[str]] = []
+
+    def reply(messages: Sequence[Message]) -> Generation:
+        sent.append([message.content for message in messages])
+        if sum(map(len, sent[-1])) > 4000:
+            raise ContextOverflowError("m: too long")
+        return think("t", call("x" * 5000)) if len(sent) == 1 else answer("Bergen")
+
+    path = tmp_path / "journal.jsonl"
+    trajectory = run(agent(reply), Journal(path))
+    assert (trajectory.status, trajectory.answer, len(sent)) == ("forced", "Bergen", 3)
+    assert sent[2][3].endswith("[... cut: no room]") and len(sent[2][3]) < 600
+    assert len(trajectory.turns[0].results[0].content) > 5000, "what is stored is whole"
+    assert run(agent([]), Journal(path)) == trajectory
+
+
+def test_the_forced_turn_may_call_nothing_and_is_told_so_to_the_server() -> None:
+    model = ScriptedModel([think("t", call("a")), answer("x")])
+    asyncio.run(Agent(name="t", model=model, toolset=tools(), limits=Limits(max_turns=1)).run("Where?"))
+    assert [request.tool_choice for request in model.requests] == ["auto", "none"]
+    assert [len(request.tools) for request in model.requests] == [1, 1]
+
+
+def test_what_a_failed_call_took_is_in_the_journal(tmp_path: Path) -> None:
+    def reply(messages: Sequence[Message]) -> Generation:
+        error = ChatError("bad_reply", "m: broken")
+        error.usage = Usage(num_attempts=3, prompt_tokens=30)
+        raise error
+
+    journals = JournalFolder(tmp_path)
+    for _ in range(2):
+        journal = journals.open("q1")
+        assert run(agent(reply), journal).status == "failed"
+        journal.close()
+    assert journals.usage() == Usage(num_attempts=6, prompt_tokens=60)
 
 
 def test_a_journal_of_another_episode_is_refused(tmp_path: Path) -> None:

@@ -76,7 +76,8 @@ def test_a_call_that_fails_too_often_tells_the_last_fault(chat_server: Start) ->
         (Reply({"error": {"message": "no such model"}}, 404), "refused"),
         (Reply({"error": {"message": "bad key"}}, 401), "refused"),
         (Reply({"error": {"message": "temperature must be positive"}}, 400), "refused"),
-        (Reply({"error": {"message": "quota", "code": "insufficient_quota"}}, 429), "refused"),
+        (Reply({"error": {"message": "quota", "code": "insufficient_quota"}}, 429), "budget"),
+        (Reply({"error": {"message": "balance"}}, 402), "budget"),
         (Reply({"error": {"message": "slow down"}}, 429, {"Retry-After": "7200"}), "rate_limit"),
         (Reply({"error": {"message": "maximum context length is 8192 tokens"}}, 400), "context_overflow"),
         (Reply({"error": {"message": "the request exceeds the available context size"}}, 400), "context_overflow"),
@@ -157,7 +158,7 @@ def test_no_more_requests_are_in_flight_than_allowed(chat_server: Start) -> None
 def test_requests_and_tokens_a_minute(chat_server: Start) -> None:
     server = chat_server(play(OK))
     ask(server, num=5, requests_per_minute=600)
-    assert server.seen[-1].time - server.seen[0].time >= 0.39
+    assert server.seen[-1].time - server.seen[0].time >= 0.35
     began = time.monotonic()
     ask(server, num=3, concurrency=1, tokens_per_minute=15 * 60 / 0.3)
     assert time.monotonic() - began >= 0.6
@@ -227,6 +228,28 @@ def test_a_lone_surrogate_in_a_reply_can_be_sent_back(chat_server: Start) -> Non
 )
 def test_the_pause_a_server_asks_for(headers: dict[str, str], expected: float | None) -> None:
     assert asked_wait(headers) == expected
+
+
+def test_without_thinking_an_answer_that_the_servers_parser_took_for_reasoning_is_the_answer(
+    chat_server: Start,
+) -> None:
+    server = chat_server(play(Reply(completion(None, reasoning="[2] > [1]"))))
+    extra_body = {"chat_template_kwargs": {"enable_thinking": False}}
+    (answer,) = ask(server, dialect="qwen3", extra_body=extra_body)
+    assert isinstance(answer, Generation) and answer.answer == "[2] > [1]"
+    (answer,) = ask(server, dialect="qwen3")
+    assert isinstance(answer, Generation) and (answer.answer, answer.reasoning) == ("", "[2] > [1]")
+
+
+def test_tokens_of_replies_that_could_not_be_used_are_counted(chat_server: Start) -> None:
+    broken = {"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 7}}
+    (answer,) = ask(chat_server(play(Reply(broken), Reply(broken), OK)))
+    assert isinstance(answer, Generation)
+    assert (answer.usage.num_attempts, answer.usage.prompt_tokens, answer.context_tokens) == (3, 210, 15)
+    (error,) = ask(chat_server(play(Reply(broken))), max_retries=1)
+    assert isinstance(error, ChatError) and error.usage == Usage(
+        num_attempts=2, prompt_tokens=200, completion_tokens=14
+    )
 
 
 @pytest.mark.parametrize(

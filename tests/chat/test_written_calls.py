@@ -1,10 +1,11 @@
+import json
 import time
 from typing import Any
 
 import pytest
 
 from agentir.chat.transcripts import turns_from_messages
-from agentir.chat.written_calls import MAX_UNREADABLE, harmony_calls, json_objects, tagged_calls
+from agentir.chat.written_calls import MAX_UNREADABLE, bare_calls, harmony_calls, json_objects, tagged_calls
 
 CALL = '{"name": "search", "arguments": {"query": "a"}}'
 READ = ("search", {"query": "a"})

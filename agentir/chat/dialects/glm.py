@@ -20,12 +20,14 @@ class GlmDialect:
 
     Args:
         think_blocks: which of several thoughts in one message is its reasoning.
+        thinking: whether the model is to think; if not, a reply that is all reasoning is a text.
     """
 
     api: Literal["chat"] = "chat"
 
-    def __init__(self, think_blocks: ThinkBlocks = "last") -> None:
+    def __init__(self, think_blocks: ThinkBlocks = "last", thinking: bool = True) -> None:
         self.think_blocks = think_blocks
+        self.thinking = thinking
         self._generic = GenericDialect(think_blocks, send_reasoning=True)
 
     def request(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> dict[str, Any]:
@@ -35,5 +37,5 @@ class GlmDialect:
     def read(self, reply: Mapping[str, Any]) -> Generation:
         """See `Dialect.read`."""
         message, finish = chat_message(reply)
-        turn = with_leaked_calls(chat_turn(message, self.think_blocks))
+        turn = with_leaked_calls(chat_turn(message, self.think_blocks, self.thinking))
         return generation(turn.reasoning, turn.text, turn.calls, finish, message, notes=turn.notes)

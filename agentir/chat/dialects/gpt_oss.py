@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from agentir.chat.dialects.dialect import BadReplyError
-from agentir.chat.dialects.generic import generation, sent_arguments, with_ids
+from agentir.chat.dialects.generic import finish_of, generation, sent_arguments
 from agentir.chat.dialects.leaks import readable, without_known
 from agentir.chat.model import Finish, Generation, ToolSchema
 from agentir.chat.transcripts import clean_reasoning
@@ -16,6 +17,7 @@ from agentir.chat.written_calls import harmony_calls, json_value
 from agentir.records import Message, ToolCall
 
 CALL_TYPES = ("function_call", "mcp_call")
+CUT_STATUS = ("incomplete", "in_progress")
 _TOKEN = re.compile(r"<\|start\|>(?:assistant)?|<\|channel\|>(?:analysis|commentary|final)?|<\|[a-z]+\|>")
 
 
@@ -42,25 +44,26 @@ class GptOssDialect:
 
     def read(self, reply: Mapping[str, Any]) -> Generation:
         """See `Dialect.read`."""
-        finish = _finish(reply)
         mended = [_without_leaks(item) for item in _items(reply)]
         items = [item for item, _ in mended]
+        finish = _finish(reply, items)
         ends_in_reasoning = not items or items[-1]["type"] == "reasoning"
         listed = [_call(item) for item in items if item["type"] in CALL_TYPES]
         leaked = [call for _, calls in mended for call in calls]
         meant = [call for item, calls in mended for call in calls if ends_in_reasoning or item["type"] == "message"]
-        calls = with_ids(listed or without_known(meant, ()))
+        calls = listed or without_known(meant, ())
         if finish == "stop" and ends_in_reasoning and not calls:
             raise BadReplyError("expected a message or a call, found an output that ends in reasoning")
         note = f"{len(leaked)} tool calls leaked into the text, {0 if listed else len(calls)} of them are made"
-        return generation(
+        found = generation(
             "\n".join(text for item in items if item["type"] == "reasoning" and (text := _reasoning(item))),
             "\n".join(text for item in items if item["type"] == "message" and (text := _text(item))),
             calls,
             finish,
-            _given_back(items, calls if finish == "stop" else ()),
+            None,
             notes=(note,) if leaked else (),
         )
+        return replace(found, raw=_given_back(items, found.calls))
 
 
 def _sent(message: Message) -> list[dict[str, Any]]:
@@ -93,18 +96,20 @@ def _call_item(call: ToolCall) -> dict[str, Any]:
     return {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": sent_arguments(call)}
 
 
-def _finish(reply: Mapping[str, Any]) -> Finish:
+def _finish(reply: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> Finish:
     """How the reply ended.
+
+    Servers call a reply completed that was cut in an item (vLLM); the item's own status then says so.
 
     Raises:
         BadReplyError: it failed, or did not end.
     """
     status, details = reply.get("status"), reply.get("incomplete_details")
     if status in ("completed", None):
-        return "stop"
+        return "length" if any(item.get("status") in CUT_STATUS for item in items) else "stop"
     if status == "incomplete":
-        reason = details.get("reason") if isinstance(details, dict) else None
-        return "filtered" if reason == "content_filter" else "length"
+        finish = finish_of(details.get("reason") if isinstance(details, dict) else None)
+        return "length" if finish == "stop" else finish
     error = reply.get("error")
     said = error.get("message") if isinstance(error, dict) else error
     raise BadReplyError(f"the reply's status is {str(status)[:100]!r}: {str(said or 'no reason given')[:200]}")
@@ -143,7 +148,7 @@ def _parts(item: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 
 def _texts(item: Mapping[str, Any], key: str, kinds: Mapping[str, str]) -> list[str]:
     """The texts of an item's parts, without markup; `kinds`: type of a part -> where its text is."""
-    found = [part.get(kinds[part["type"]]) for part in _parts(item, key) if part.get("type") in kinds]
+    found = [part.get(kinds.get(str(part.get("type")), "")) for part in _parts(item, key)]
     cleaned = (_TOKEN.sub(" ", text).strip() for text in found if isinstance(text, str))
     return [text for text in cleaned if text]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agentir.chat.dialects.generic import chat_message, generation
+from agentir.chat.dialects.generic import chat_message, generation, unsplit
 from agentir.chat.dialects.text_protocol import cut_at, reply_text, text_messages, tool_lines
 from agentir.chat.model import Generation, ToolSchema
 from agentir.chat.transcripts import ThinkBlocks, clean_reasoning, split_thinking
@@ -42,12 +42,14 @@ class JsonTextDialect:
 
     Args:
         think_blocks: which of several thoughts in one message is its reasoning.
+        thinking: whether the model is to think; if not, a reply that is all reasoning is a text.
     """
 
     api: Literal["chat"] = "chat"
 
-    def __init__(self, think_blocks: ThinkBlocks = "last") -> None:
+    def __init__(self, think_blocks: ThinkBlocks = "last", thinking: bool = True) -> None:
         self.think_blocks = think_blocks
+        self.thinking = thinking
 
     def request(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> dict[str, Any]:
         """See `Dialect.request`."""
@@ -60,7 +62,7 @@ class JsonTextDialect:
     def read(self, reply: Mapping[str, Any]) -> Generation:
         """See `Dialect.read`."""
         message, finish = chat_message(reply)
-        thoughts, visible = split_thinking(reply_text(message))
+        thoughts, visible = split_thinking(reply_text(message if self.thinking else unsplit(message)))
         visible, cut = cut_at(visible, _RESULT)
         found = _Steps(rest=visible)
         found.read(visible)

@@ -13,20 +13,22 @@ from agentir.records import Message
 
 
 class Qwen3Dialect:
-    """Chat completions; thinking is not sent back, as the model's own template drops it.
+    """Chat completions; reasoning is sent back, of which the model's own template keeps what follows the last question.
 
     A thought that is never closed is all there is: the server's parser then gives a call inside it as part of the reasoning.
     Such a call is made, if the reply holds nothing else.
 
     Args:
         think_blocks: which of several thoughts in one message is its reasoning.
+        thinking: whether the model is to think; if not, a reply that is all reasoning is a text.
     """
 
     api: Literal["chat"] = "chat"
 
-    def __init__(self, think_blocks: ThinkBlocks = "last") -> None:
+    def __init__(self, think_blocks: ThinkBlocks = "last", thinking: bool = True) -> None:
         self.think_blocks = think_blocks
-        self._generic = GenericDialect(think_blocks)
+        self.thinking = thinking
+        self._generic = GenericDialect(think_blocks, send_reasoning=True)
 
     def request(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> dict[str, Any]:
         """See `Dialect.request`."""
@@ -35,7 +37,7 @@ class Qwen3Dialect:
     def read(self, reply: Mapping[str, Any]) -> Generation:
         """See `Dialect.read`."""
         message, finish = chat_message(reply)
-        turn = chat_turn(message, self.think_blocks)
+        turn = chat_turn(message, self.think_blocks, self.thinking)
         if not turn.calls and not turn.text:
             turn = with_leaked_calls(turn)
         return generation(turn.reasoning, turn.text, turn.calls, finish, message, notes=turn.notes)

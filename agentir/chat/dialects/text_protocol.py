@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentir.chat.dialects.dialect import BadReplyError
-from agentir.chat.dialects.generic import function_tool
+from agentir.chat.dialects.generic import function_tool, joined_users
 from agentir.chat.model import ToolSchema
-from agentir.chat.transcripts import message_text
+from agentir.chat.transcripts import REASONING_KEYS, message_text
 from agentir.jsonl import Misfit
 from agentir.records import Message
 
@@ -21,7 +21,7 @@ def text_messages(
     answered: Callable[[str, str], str],
     gap: str,
 ) -> list[dict[str, Any]]:
-    """The messages as plain texts: system, user and assistant only.
+    """The messages as plain texts: system, user and assistant only, and never two of the user in a row.
 
     Args:
         messages: the conversation.
@@ -55,7 +55,7 @@ def text_messages(
         content = written(message) if message.role == "assistant" else message.content
         sent.append({"role": message.role, "content": content})
     send_results()
-    return sent
+    return joined_users(sent)
 
 
 def tool_lines(tools: Sequence[ToolSchema]) -> str:
@@ -71,7 +71,7 @@ def reply_text(message: Mapping[str, Any]) -> str:
     """
     try:
         content, thoughts = message_text(message.get("content"), "message.content")
-        split = [message_text(message.get(key), f"message.{key}") for key in ("reasoning_content", "reasoning")]
+        split = [message_text(message.get(key), f"message.{key}") for key in REASONING_KEYS]
     except Misfit as misfit:
         raise BadReplyError(str(misfit)) from None
     places = [*("\n".join((text, *parts)).strip() for text, parts in split), "\n".join(thoughts)]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from agentir.chat.dialects.generic import CALL_PREFIX, chat_message, generation
@@ -17,6 +17,7 @@ from agentir.records import Message
 STOP = ("\n<tool_response>", "<tool_response>")
 """The model would go on with a tool's result of its own making."""
 _RESULT = "<tool_response>"
+_ANSWER_TAG = re.compile(r"</?answer>")
 _TOOLS_BEGIN = """# Tools
 
 These are your tools, one a line, with the JSON schema of their arguments:
@@ -42,6 +43,9 @@ class TongyiDialect:
     The tools are part of the system prompt. Whoever wants an answer without further calls asks for it in a message and
     passes the same tools as before: the prompt then stays the same, and so do its cached parts.
 
+    A generation's `text` is what the model said besides thoughts and calls, without the tags of an answer. Its `answer` is
+    what stands between those tags, empty where there are none: whoever passes no tools takes the text.
+
     Args:
         think_blocks: which of several thoughts in one message is its reasoning.
     """
@@ -63,8 +67,13 @@ class TongyiDialect:
         turn = assistant_turn({"content": content}, "message", CALL_PREFIX, self.think_blocks)
         if not turn.calls and not turn.text:
             turn = with_leaked_calls(turn)
-        return replace(
-            generation(turn.reasoning, turn.text, turn.calls, finish, content, answer=tagged_answer(turn.text) or ""),
+        return generation(
+            turn.reasoning,
+            _ANSWER_TAG.sub("", turn.text).strip(),
+            turn.calls,
+            finish,
+            content,
+            answer=tagged_answer(turn.text) or "",
             notes=(*notes, *turn.notes),
         )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from replies import chat_reply, listed
 
@@ -124,11 +124,13 @@ JSON = st.recursive(
 
 
 @settings(max_examples=200, deadline=None)
+@example([{"type": []}], "gpt-oss")
 @given(JSON, st.sampled_from(NAMES))
 def test_a_reply_of_any_form_is_read_or_refused(value: Any, name: DialectName) -> None:
     for reply in (
         {"choices": value, "output": value},
         {"choices": [{"message": value}], "output": [value]},
+        {"choices": [{"message": {"content": "a"}, "finish_reason": value}], "output": [], "incomplete_details": value},
         {"choices": [{"message": {"content": value, "tool_calls": value}}], "output": [{"type": "message", "content": value}]},
     ):  # fmt: skip
         try:

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from replies import PROMPT, SEARCH, chat_reply, listed, made, next_messages
 
@@ -53,13 +55,10 @@ def test_calls_in_the_text_go_back_as_calls() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        '{{"name": "search", "arguments": {"query": "Abbas Shirvanshah\'s paternal grandfather"}}}}',
-        '```json\n{\n  "name": "search",\n  "arguments": {\n    "query": "Abbas Shirvanshah\'s paternal grandfather"\n  }\n}\n```',
-    ],
-)
+BARE = '{"name": "search", "arguments": {"query": "Abbas Shirvanshah\'s paternal grandfather"}}'
+
+
+@pytest.mark.parametrize("content", [f"{{{BARE}}}}}", f"```json\n{json.dumps(json.loads(BARE), indent=2)}\n```"])
 def test_a_call_that_lost_its_tags_is_no_answer(content: str) -> None:
     """As Qwen2.5-Coder-1.5B-Instruct on a llama.cpp server wrote it, with tools in the request."""
     found = GenericDialect().read(chat_reply(content))
