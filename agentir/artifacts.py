@@ -51,9 +51,7 @@ def fingerprint(path: str | Path) -> str:
         InputError: nothing is there.
         ArtifactError: an artifact is unfinished or damaged.
     """
-    path = Path(path)
-    if (path / CURRENT).is_file():
-        path = path / (path / CURRENT).read_text(encoding="utf-8", errors="replace").strip()
+    path = _current(Path(path))
     if (path / MANIFEST).is_file() or (path / UNFINISHED).is_file():
         return sha256_json(read_manifest(path)["files"])
     if path.is_dir():
@@ -63,6 +61,13 @@ def fingerprint(path: str | Path) -> str:
         raise InputError(f"{path}: no such file or folder")
     check_regular(path)
     return sha256_file(path)
+
+
+def _current(path: Path) -> Path:
+    """The current version of a folder of versions, any other path as it is."""
+    if (path / CURRENT).is_file():
+        return path / (path / CURRENT).read_text(encoding="utf-8", errors="replace").strip()
+    return path
 
 
 def write_text_atomically(path: str | Path, text: str) -> None:
@@ -182,19 +187,33 @@ class Artifact:
         kind: what it holds, such as "subqueries".
         config: the program's configuration; every value that is not runtime, and not an input, must stay the same.
         inputs: name -> path of what is read; fingerprinted, and checked again on continuation.
+        facts: what else decides what is made, such as the hash of a prompt; kept and checked like the configuration.
+
+    Attributes:
+        complete: whether it was finished before.
+        upstream: of each input that is an artifact: kind, agentir_version, config, inputs, and its own upstream.
 
     Raises:
         LockedError: another process writes to the folder.
         ArtifactError: the folder was begun under another configuration, over other inputs, or holds something else.
     """
 
-    def __init__(self, folder: str | Path, kind: str, config: Section, inputs: Mapping[str, str | Path]) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        kind: str,
+        config: Section,
+        inputs: Mapping[str, str | Path],
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
         self.folder = Path(folder)
         self.kind = kind
-        inputs = {name: Path(path) for name, path in inputs.items()}
-        prints = {name: fingerprint(path) for name, path in inputs.items()}
-        self._begun = {"kind": kind, "config": identity(config, ignore=("out", *inputs)), "inputs": prints}
-        self._paths = {name: str(path) for name, path in inputs.items()}
+        paths = {name: Path(path) for name, path in inputs.items()}
+        prints = {name: fingerprint(path) for name, path in paths.items()}
+        decided = identity(config, ignore=("out", *inputs)) | dict(facts or {})
+        self._begun: dict[str, Any] = {"kind": kind, "config": decided, "inputs": prints}
+        self.upstream = {name: made for name, path in paths.items() if (made := _made(_current(path)))}
+        self._paths = {name: str(path) for name, path in paths.items()}
         self._files: set[str] = set()
         self._lock = FolderLock(self.folder)
         try:
@@ -223,11 +242,15 @@ class Artifact:
         return finished
 
     @property
+    def config(self) -> dict[str, Any]:
+        """All that decides what is made, besides the inputs, as the manifest holds it."""
+        return dict(self._begun["config"])
+
+    @property
     def inputs(self) -> dict[str, dict[str, str]]:
         """Path and fingerprint of each input, as the manifest holds them."""
-        prints = self._begun["inputs"]
-        assert isinstance(prints, dict)
-        return {name: {"path": self._paths[name], "fingerprint": print_} for name, print_ in prints.items()}
+        prints = self._begun["inputs"].items()
+        return {name: {"path": self._paths[name], "fingerprint": print_} for name, print_ in prints}
 
     def write(self, name: str, records: Iterable[Any]) -> int:
         """Writes a whole JSON lines file; returns the number of lines."""
@@ -276,8 +299,9 @@ class Artifact:
             "kind": self.kind,
             "agentir_version": __version__,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "config": self._begun["config"],
+            "config": self.config,
             "inputs": self.inputs,
+            "upstream": self.upstream,
             "files": describe_files(self.folder, names),
             "report": report,
         }
@@ -296,6 +320,15 @@ class Artifact:
         if kind is not None and not self.complete and names == {LOCK, UNFINISHED}:
             (self.folder / UNFINISHED).unlink()  # nothing was made, so nothing binds the next try
         self._lock.release()
+
+
+def _made(folder: Path) -> dict[str, Any]:
+    """How an artifact was made, empty for what is none."""
+    if not (folder / MANIFEST).is_file():
+        return {}
+    manifest = read_manifest(folder)
+    told = {name: manifest.get(name) for name in ("kind", "agentir_version", "config", "inputs")}
+    return {**told, "upstream": manifest.get("upstream", {})}
 
 
 def _begun_of(manifest: Mapping[str, Any]) -> dict[str, Any]:

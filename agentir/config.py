@@ -2,6 +2,7 @@
 
     agentir synth build --config configs/demo/build.toml --num-negatives 5
 
+A table on the command line is merged into that of the file, and single keys of it can be given by dotted names.
 A program's config class derives from `ProgramConfig`; the docstring under a field is its help text. Fields marked
 `RUNTIME` (threads, progress) may change between a run and its continuation; all others may not.
 """
@@ -30,7 +31,7 @@ RUNTIME: Any = {"runtime": True}
 class Section(BaseModel):
     """A table inside a program's configuration."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
     positional: ClassVar[tuple[str, ...]] = ()
     """Fields that are given on the command line by their place, without a name."""
 
@@ -133,11 +134,42 @@ def _given(parser: argparse.ArgumentParser, config_type: type[Section], argv: Se
         given, rest = parser.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise ConfigError(f"{parser.prog}: {error}") from None
+    rest, inside = _keys_of_tables(parser, config_type, rest)
     if rest:
         known = ["--config", *(f"--{name.replace('_', '-')}" for name, _ in _options(config_type))]
         hint = _hint(rest[0].partition("=")[0], known) or "; --help lists the options"
         raise ConfigError(f"{parser.prog}: unexpected argument {rest[0]!r}{hint}")
-    return vars(given)
+    return {**vars(given), **inside}
+
+
+def _keys_of_tables(
+    parser: argparse.ArgumentParser, config_type: type[Section], rest: Sequence[str]
+) -> tuple[list[str], dict[str, Any]]:
+    """Arguments that name a key of a field that is a table, `--label.depth 20`: what is left, and values by dotted names.
+
+    The parser cannot know these keys. A value is TOML, and text where it is none.
+    """
+    tables = [name for name, info in _options(config_type) if _is_table(info)]
+    waiting, left, inside = list(rest), list[str](), dict[str, Any]()
+    while waiting:
+        option, equals, raw = waiting.pop(0).partition("=")
+        name = option.removeprefix("--").replace("-", "_")
+        if not option.startswith("--") or not any(name.startswith(f"{table}.") for table in tables):
+            left.append(option + equals + raw)
+            continue
+        if not equals:
+            if not waiting:
+                raise ConfigError(f"{parser.prog}: argument {option}: expected one argument")
+            raw = waiting.pop(0)
+        try:
+            inside[name] = _toml_value(raw)
+        except (ValueError, RecursionError):
+            inside[name] = raw
+    return left, inside
+
+
+def _is_table(info: FieldInfo) -> bool:
+    return typing.get_origin(_without_none(info.annotation)) is dict
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
@@ -151,7 +183,14 @@ def _assign(data: dict[str, Any], dotted: str, value: Any) -> None:
         data = data.setdefault(table, {})
         if not isinstance(data, dict):
             raise ConfigError(f"--{dotted}: {table} is not a table in the configuration file")
-    data[last] = value
+    data[last] = _merged(data.get(last), value)
+
+
+def _merged(before: Any, value: Any) -> Any:
+    """A table with its keys over those that were there; any other value as it is."""
+    if not isinstance(before, dict) or not isinstance(value, dict):
+        return value
+    return {**before, **{key: _merged(before.get(key), one) for key, one in value.items()}}
 
 
 def _explain(
@@ -230,7 +269,7 @@ def _parser(config_type: type[Section], prog: str, description: str) -> argparse
             parser.add_argument(*names, dest=dotted, nargs="+", metavar="VALUE", help=text)
         elif annotation is bool:
             parser.add_argument(*names, dest=dotted, nargs="?", const="true", metavar="true|false", help=text)
-        elif typing.get_origin(annotation) is dict:
+        elif _is_table(info):
             parser.add_argument(*names, dest=dotted, type=_toml_table, metavar="{TOML}", help=text)
         else:
             parser.add_argument(*names, dest=dotted, metavar="VALUE", help=text)
@@ -239,9 +278,13 @@ def _parser(config_type: type[Section], prog: str, description: str) -> argparse
 
 def _toml_table(raw: str) -> Any:
     try:
-        return tomllib.loads(f"value = {raw}")["value"]
+        return _toml_value(raw)
     except (ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"not a TOML inline table: {error}") from None
+
+
+def _toml_value(raw: str) -> Any:
+    return tomllib.loads(f"value = {raw}")["value"]
 
 
 __all__ = ["RUNTIME", "Field", "ProgramConfig", "Section", "identity", "load_config", "validate_config"]

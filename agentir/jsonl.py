@@ -363,6 +363,23 @@ def _last_line(file: IO[bytes]) -> bytes:
     return block
 
 
+def append_line(path: Path, record: Any) -> None:
+    """Appends one line to a file whose tail is whole; it survives the death of this process."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        _append(fd, record)
+    finally:
+        os.close(fd)
+
+
+def _append(fd: int, record: Any) -> int:
+    data = dumps(record).encode("utf-8") + b"\n"
+    size = len(data)
+    while data:
+        data = data[os.write(fd, data) :]
+    return size
+
+
 class JsonlAppender:
     """Appends records to a JSON lines file, one system call a line, after repairing its tail.
 
@@ -380,11 +397,7 @@ class JsonlAppender:
         Returns:
             The number of bytes, line end included.
         """
-        data = dumps(record).encode("utf-8") + b"\n"
-        size = len(data)
-        while data:
-            data = data[os.write(self._fd, data) :]
-        return size
+        return _append(self._fd, record)
 
     def sync(self) -> None:
         """Forces what was appended to the disk."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agentir.artifacts import MANIFEST, Artifact, read_manifest
-from agentir.config import Field, ProgramConfig, identity
+from agentir.config import Field, ProgramConfig
 from agentir.corpus.qa import read_questions
 from agentir.drsynth.columns import TEMPLATE, column_rows
 from agentir.drsynth.data_card import CARD, data_card
@@ -30,6 +30,7 @@ from agentir.drsynth.gold import resolve_gold
 from agentir.drsynth.report import describe_examples
 from agentir.drsynth.splits import SPLITS, Split, split_questions
 from agentir.drsynth.tevatron import tevatron_row
+from agentir.errors import AgentirError
 from agentir.jsonl import Rejects, read_records
 from agentir.records import Document, QAItem, Ranking
 from agentir.search.documents import find_documents
@@ -68,7 +69,7 @@ def main(config: Config) -> None:
     """Reads rankings, splits the questions, makes the examples, and reports everything that was kept out."""
     if "datasets" in config.formats:
         import agentir.drsynth.parquet  # noqa: F401  # tells before any work that its package is missing
-    rankings_manifest = read_manifest(config.rankings, "rankings")
+    read_manifest(config.rankings, "rankings")
     rankings = list(read_records(config.rankings / RANKINGS, Ranking))
     rejects = Rejects(set_aside=config.on_bad_line == "set_aside")
     # What does not fit in the corpus is noted below, where the documents are read.
@@ -92,6 +93,8 @@ def main(config: Config) -> None:
             print(f"{config.out}: complete already")
             return
         made = make_examples(usable, guard, splits, config)
+        if not any(made.examples.values()):
+            raise AgentirError(_none(config, len(rankings), made, len(rejects.items)))
         for split in SPLITS:
             artifact.write(f"{split}.jsonl", made.examples[split])
         report: dict[str, Any] = {
@@ -104,13 +107,21 @@ def main(config: Config) -> None:
             **_write_training_rows(config, artifact, made, documents),
             **{split: _describe(made, split, questions, config.num_negatives) for split in SPLITS},
         }
-        options = identity(config, ignore=("out", *inputs))
-        card = data_card(options, artifact.inputs, rankings_manifest, report, len(rejects.items))
+        card = data_card(artifact.config, artifact.inputs, artifact.upstream, report, len(rejects.items))
         artifact.write_text(CARD, card)
         if "datasets" in config.formats:
             _write_datasets(artifact, made, documents, card)
         artifact.finish(report, rejects)
     _tell(config.out, report, len(rejects.items))
+
+
+def _none(config: Config, num_rankings: int, made: ExampleSet, num_set_aside: int) -> str:
+    """Why there are no examples at all."""
+    reasons = [f"{count} {name.replace('_', ' ')}" for name, count in made.counts.items() if count]
+    if num_set_aside:
+        reasons.append(f"{num_set_aside} faults of lines set aside")
+    told = "; ".join([f"{num_rankings} rankings", *reasons])
+    return f"{config.rankings}: no training examples: {told}; the counts in {config.rankings / MANIFEST} say more"
 
 
 def _without_dangling(

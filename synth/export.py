@@ -3,8 +3,9 @@
     agentir synth export --trajectories runs/rollout --questions questions.jsonl --only-correct --out runs/sft
 
 The trajectories are a folder that `agentir synth rollout` wrote, or OpenAI chat messages, one episode a line. Writes
-sft.jsonl with qid, messages (role, content, reasoning_content, tool_calls, tool_call_id, trainable) and tools. Turns whose
-calls could not be read or all failed are shown, but not trained on; turns that were cut are left out.
+sft.jsonl with qid, messages (role, content, reasoning_content, tool_calls, tool_call_id, trainable) and tools. Turns with
+calls that could not be read, were not run or all failed, and turns with neither call nor answer, are shown, but not trained
+on; turns that were cut are left out. The last message is the answer alone.
 `agentir.drsynth.token_labels` turns a line into tokens and labels.
 """
 

@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import mean
 from typing import Any, Literal
 
 from tqdm import tqdm  # type: ignore[import-untyped]
@@ -32,17 +31,21 @@ from agentir.chat.endpoint import Endpoint
 from agentir.chat.settings import ModelSection
 from agentir.config import RUNTIME, Field, ProgramConfig
 from agentir.corpus.qa import read_questions
-from agentir.drsynth.candidates import CandidateLists, ListMaker, ListOptions
-from agentir.drsynth.false_start import GIVE_UP_AFTER
+from agentir.drsynth.candidates import CandidateLists, ListMaker
+from agentir.drsynth.failure_streak import FailureStreak
+from agentir.drsynth.faults import Faults
 from agentir.drsynth.gold import resolve_gold
+from agentir.drsynth.label_file import LabelFile, LabelReader, NoRankingsError
+from agentir.drsynth.label_report import LabelReport
 from agentir.drsynth.labelling import LabelCounts, label_all
 from agentir.drsynth.labels import read_labels
-from agentir.drsynth.oracle import ANSWER_RETRIES, LabelOutcome, Oracle, OracleSettings
+from agentir.drsynth.oracle import Oracle
+from agentir.drsynth.oracle_options import OracleOptions
 from agentir.drsynth.requests import OracleTask, make_request
 from agentir.embed.load import load_encoder
 from agentir.errors import AgentirError, ConfigError
-from agentir.jsonl import JsonlAppender, Rejects, read_records
-from agentir.records import QAItem, SubQuery, Usage
+from agentir.jsonl import Rejects, read_records
+from agentir.records import QAItem, Ranking, SubQuery
 from agentir.search.index import Index
 from agentir.search.protocol import Searcher
 
@@ -50,7 +53,7 @@ NUM_SHOWN = 5
 LABELS, OPEN = "labels.jsonl", "open"
 
 
-class Config(ProgramConfig, ListOptions):
+class Config(ProgramConfig, OracleOptions):
     """What is labelled, how candidates are chosen, and who ranks them."""
 
     subqueries: Path
@@ -70,17 +73,10 @@ class Config(ProgramConfig, ListOptions):
     """The query encoder of a dense search, a model folder or name; default is the model that built the index."""
     model: ModelSection = Field(default_factory=lambda: ModelSection.model_validate({}))
     """The model to ask; without a name none is asked."""
-    window: int | None = Field(default=None, ge=2)
-    """How many candidates the model sees at once, for lists beyond its context; default: all of them."""
-    step: int | None = Field(default=None, ge=1)
-    """How far the window moves to the front, less than its size; default: half of it."""
-    votes: int = Field(default=1, ge=1)
-    """How often the model ranks each list; further votes see it in another order, except with gold_first."""
-    answer_retries: int = Field(default=ANSWER_RETRIES, ge=0)
-    """How often an answer that cannot be read, or was cut, is asked for again before the vote is dropped."""
     on_failure: Literal["retry", "leave_out"] = Field(default="retry", json_schema_extra=RUNTIME)
     """What becomes of sub-queries that the model's server gave no answer for: the next start asks for them again, or they
-    are left out and listed."""
+    are left out and listed. Where many in a row fail because the server refuses them or is away, the run stops in either
+    case; a next start that leaves out does not count those that had failed before."""
 
 
 FOR_LISTS = ("index", "searcher", "encoder", "depth", "placement", "passage_words", "seed", "form")
@@ -109,7 +105,8 @@ def main(config: Config) -> None:
     if config.searcher == "dense" and config.encoder is not None and Path(config.encoder).is_dir():
         inputs["encoder"] = Path(config.encoder)
     kind = "rankings" if config.model.name else "requests"
-    with Index.open(config.index) as index, Artifact(config.out, kind, config, inputs=inputs) as artifact:
+    facts = {"prompt_sha256": config.prompt_sha256}
+    with Index.open(config.index) as index, Artifact(config.out, kind, config, inputs, facts) as artifact:
         if artifact.complete:
             print(f"{config.out}: complete already")
             JournalFolder(config.out / OPEN).clear()
@@ -133,9 +130,6 @@ def _check(config: Config) -> None:
     given = config.model_fields_set
     if "model" in given and not (config.model.name or config.answers or config.labelled):
         raise ConfigError("model.name: missing; set it to ask the model, or leave all of model out to make requests")
-    if config.step is not None and (config.window is None or config.step >= config.window):
-        found = "no window" if config.window is None else f"step {config.step}, window {config.window}"
-        raise ConfigError(f"step: expected less than window, found {found}")
     if config.answers and config.labelled:
         raise ConfigError("answers, labelled: expected one of the two")
     if config.answers or config.labelled:
@@ -194,21 +188,17 @@ def _take_labelled(config: Config, labelled: Path, subqueries: Sequence[SubQuery
         if artifact.complete:
             print(f"{config.out}: complete already")
             return
-        known = {subquery.subqid: subquery for subquery in subqueries}
-        found = {
-            one.ranking.subquery.subqid: one
-            for one in read_records(labelled / LABELS, LabelOutcome)
-            if (same := known.get(one.ranking.subquery.subqid)) and same.query == one.ranking.subquery.query
-        }
-        # the extracted reasoning counts: it may have been dropped there
-        outcomes = [
-            replace(found[subqid], ranking=replace(found[subqid].ranking, subquery=subquery))
-            for subqid, subquery in known.items()
-            if subqid in found
-        ]
-        artifact.write("rankings.jsonl", (outcome.ranking for outcome in outcomes))
-        report = _describe(outcomes)
-        unanswered = [subqid for subqid in known if subqid not in found]
+        labels, counted = LabelReader(labelled / LABELS), LabelReport()
+
+        def rankings() -> Iterator[Ranking]:
+            for subquery, outcome in zip(found, labels.read(found), strict=True):
+                # the extracted reasoning counts: it may have been dropped there
+                yield replace(counted.take(outcome), subquery=subquery)
+
+        found = [subquery for subquery in subqueries if subquery in labels]
+        artifact.write("rankings.jsonl", rankings())
+        report = counted.as_dict()
+        unanswered = [subquery.subqid for subquery in subqueries if subquery not in labels]
         counts = {"subqueries_without_answer": len(unanswered), "without_answer": unanswered}
         artifact.finish({"subqueries": len(subqueries), **report, **counts}, rejects)
     _tell_rankings(config, report, len(subqueries), {}, len(unanswered), rejects)
@@ -237,33 +227,39 @@ def _write_requests(config: Config, artifact: Artifact, lists: CandidateLists, r
 
 
 def _ask_model(config: Config, artifact: Artifact, lists: CandidateLists, rejects: Rejects) -> None:
-    journals = JournalFolder(artifact.folder / OPEN)
-    with artifact.append_to(LABELS) as labels:
-        before = {one.ranking.subquery.subqid: one.usage for one in read_records(labels.path, LabelOutcome)}
-        for subqid in before:  # a kill may have come just before its journal was removed
-            journals.remove(subqid)
-        with tqdm(desc="labels", unit="sub-query", total=len(lists.subqueries), initial=len(before)) as bar:
-            run = asyncio.run(_label(config, lists, before, labels, journals, bar))
-    found = {one.ranking.subquery.subqid: one for one in read_records(artifact.folder / LABELS, LabelOutcome)}
-    outcomes = [found[subquery.subqid] for subquery in lists.subqueries if subquery.subqid in found]
-    print(f"{run.num_labelled} sub-queries labelled now, {len(before)} before, of {lists.num_subqueries}")
-    for kind, count in run.failed.items():
-        print(f"  failed: {count} ({kind}; the first: {run.first_errors[kind]})")
-    if run.stopped:
-        raise AgentirError(f"{config.out}: unfinished: {run.stopped} and run the same command again to continue")
-    if run.failed and config.on_failure == "retry":
-        raise AgentirError(
-            f"{config.out}: unfinished: the model gave no answer for {run.failed.total()} of {len(lists.subqueries)} "
-            "sub-queries; run the same command again to ask for these only, or with --on-failure leave_out to finish "
-            "without them"
-        )
-    artifact.write("rankings.jsonl", (outcome.ranking for outcome in outcomes))
-    report = _describe(outcomes)
-    unanswered = [subquery.subqid for subquery in lists.subqueries if subquery.subqid not in found]
+    faults, run, counted = Faults(artifact.folder), LabelCounts(), LabelReport()
+    with LabelFile(artifact.include(LABELS), JournalFolder(artifact.folder / OPEN), config.shown) as labels:
+        num_before = len(labels)
+        try:
+            asyncio.run(_label(config, lists, labels, faults, run))
+        except NoRankingsError:
+            labels.discard()  # so that the folder can go on under the settings that mend it
+            raise
+        finally:
+            if not len(labels):
+                faults.remove()
+        print(f"{run.num_labelled} sub-queries labelled now, {num_before} before, of {lists.num_subqueries}")
+        for kind, count in run.failed.items():
+            print(f"  failed: {count} ({kind}; the first: {run.first_errors[kind]})")
+        if run.stopped:
+            raise AgentirError(f"{config.out}: unfinished: {run.stopped} and run the same command again to continue")
+        if run.unanswered and (config.on_failure == "retry" or not run.num_labelled + num_before):
+            raise AgentirError(
+                f"{config.out}: unfinished: the model gave no answer for {len(run.unanswered)} of "
+                f"{len(lists.subqueries)} sub-queries; run the same command again to ask for these only"
+                + (", or with --on-failure leave_out to finish without them" if run.num_labelled + num_before else "")
+            )
+        labels.complete()
+        usage_of_failed = labels.journals.usage()
+        artifact.write("rankings.jsonl", map(counted.take, labels.read(lists.subqueries)))
+        unanswered = [subquery.subqid for subquery in lists.subqueries if subquery not in labels]
+    report = counted.as_dict()
     artifact.finish(
         {
             "subqueries": lists.num_subqueries,
             **report,
+            "usage_of_failed": asdict(usage_of_failed),
+            "retries": dict(faults.retries),
             **lists.left_out,
             **lists.gold,
             "failed": dict(run.failed),
@@ -272,34 +268,9 @@ def _ask_model(config: Config, artifact: Artifact, lists: CandidateLists, reject
         },
         rejects,
     )
-    journals.clear()
+    labels.journals.clear()
+    faults.remove()
     _tell_rankings(config, report, lists.num_subqueries, {**lists.left_out, **lists.gold}, len(unanswered), rejects)
-
-
-def _describe(outcomes: Sequence[LabelOutcome]) -> dict[str, Any]:
-    """Counts of what the oracle's answers came to, and what they took."""
-    rankings = [outcome.ranking for outcome in outcomes]
-    votes = [vote for ranking in rankings for vote in ranking.votes]
-    agreements = [ranking.agreement for ranking in rankings if ranking.agreement is not None]
-    failures = Counter(outcome.failure for outcome in outcomes)
-    return {
-        "rankings": sum(ranking.ranked_count > 0 for ranking in rankings),
-        "rerank_failed": sum(ranking.ranked_count == 0 for ranking in rankings),
-        "partly_ranked": sum(0 < ranking.ranked_count < len(ranking.candidates) for ranking in rankings),
-        "votes": len(votes),
-        "dropped_votes": sum(not vote.parsed for vote in votes),
-        "with_unparsable_votes": failures["unparsable"],
-        "context_overflow": failures["context_overflow"],
-        "repaired": sum(outcome.num_repaired for outcome in outcomes),
-        "mean_agreement": round(mean(agreements), 4) if agreements else None,
-        "lists_with_gold_first": sum(ranking.num_gold_first > 0 for ranking in rankings),
-        "lists_without_gold": sum(all(one.source != "gold" for one in ranking.candidates) for ranking in rankings),
-        "gold_not_in_index": sum(outcome.num_gold_not_in_index for outcome in outcomes),
-        "gold_cut": sum(outcome.num_gold_cut for outcome in outcomes),
-        "same_text": sum(outcome.num_same_text for outcome in outcomes),
-        "requests": sum(outcome.num_requests for outcome in outcomes),
-        "usage": asdict(sum((outcome.usage for outcome in outcomes), Usage())),
-    }
 
 
 def _tell_rankings(
@@ -329,39 +300,27 @@ def _tell(counts: Mapping[str, int], rejects: Rejects) -> None:
     print(f"  lines set aside: {len(rejects.items)}")
 
 
-async def _label(
-    config: Config,
-    lists: CandidateLists,
-    before: Mapping[str, Usage],
-    labels: JsonlAppender,
-    journals: JournalFolder,
-    bar: Any,
-) -> LabelCounts:
-    """Asks the model about all lists that were not labelled before."""
-    settings = OracleSettings(
-        form=config.form,
-        window=config.window,
-        step=config.step,
-        votes=config.votes,
-        answer_retries=config.answer_retries,
-        seed=config.seed,
-    )
-    spent = sum(before.values(), journals.usage())
-    async with Endpoint(config.model, spent=spent) as endpoint:
+async def _label(config: Config, lists: CandidateLists, labels: LabelFile, faults: Faults, run: LabelCounts) -> None:
+    """Asks the model about all lists that were not labelled before, under a progress bar."""
+    # Where others worked, those to be left out may be all that is left.
+    passed_over = faults.failed if config.on_failure == "leave_out" and len(labels) else ()
+    with tqdm(desc="labels", unit="sub-query", total=len(lists.subqueries), initial=len(labels)) as bar:
+        async with Endpoint(config.model, spent=labels.spent) as endpoint:
 
-        def show(counts: LabelCounts) -> None:
-            failed = [f"{count} failed: {kind}" for kind, count in counts.failed.items()]
-            bar.set_postfix_str(", ".join([*failed, endpoint.status()]), refresh=False)
-            bar.update()
+            def show(counts: LabelCounts) -> None:
+                failed = [f"{count} failed: {kind}" for kind, count in counts.failed.items()]
+                bar.set_postfix_str(", ".join([*failed, endpoint.status()]), refresh=False)
+                bar.update()
 
-        oracle = Oracle(endpoint, settings)
-        return await label_all(
-            lists.make(done=before),
-            oracle,
-            labels,
-            journals=journals,
-            concurrency=config.model.concurrency,
-            # Where others worked, those to be left out may be all that is left.
-            give_up_after=None if config.on_failure == "leave_out" and before else GIVE_UP_AFTER,
-            on_progress=show,
-        )
+            try:
+                await label_all(
+                    lists.make(done=labels),
+                    Oracle(endpoint, config.settings),
+                    labels,
+                    concurrency=config.model.concurrency,
+                    streak=FailureStreak("sub-queries", passed_over=passed_over),
+                    counts=run,
+                    on_progress=show,
+                )
+            finally:
+                faults.add(run.unanswered, endpoint.retries)

@@ -12,6 +12,8 @@ could not be reached is tried again then.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -19,26 +21,30 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import field_validator
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from agentir.agent.episode import Agent, Limits
 from agentir.agent.journal import JournalFolder
 from agentir.agent.prompts import SYSTEM
 from agentir.agent.terminal import AnswerPolicy
-from agentir.artifacts import Artifact
+from agentir.artifacts import Artifact, read_manifest, sha256_json
 from agentir.chat.endpoint import Endpoint
 from agentir.chat.settings import ModelSection
 from agentir.config import RUNTIME, Field, ProgramConfig
 from agentir.corpus.qa import read_questions
-from agentir.drsynth.candidates import ListMaker, ListOptions
+from agentir.drsynth.candidates import ListMaker
 from agentir.drsynth.episodes import EpisodeStore, remove_working_files
-from agentir.drsynth.false_start import GIVE_UP_AFTER
+from agentir.drsynth.failure_streak import FailureStreak
+from agentir.drsynth.faults import Faults
 from agentir.drsynth.gold import resolve_gold
-from agentir.drsynth.oracle import LabelOutcome, Oracle, OracleSettings
+from agentir.drsynth.label_file import LabelFile
+from agentir.drsynth.oracle import Oracle
+from agentir.drsynth.oracle_options import OracleOptions
 from agentir.drsynth.oracle_search import OracleSearch
 from agentir.drsynth.rollout import RolloutState, roll_out
 from agentir.errors import AgentirError, ConfigError
-from agentir.jsonl import Rejects, read_records
+from agentir.jsonl import Rejects
 from agentir.records import QAItem, Usage
 from agentir.search.retriever import Retriever, SearcherKind
 from agentir.tools.search import SNIPPET_WORDS, VISIT_CHARS, ResultForm, SearchTools
@@ -57,10 +63,10 @@ class Config(ProgramConfig):
 
     questions: Path
     """The questions: JSON lines (also .gz), or a JSON array, as MuSiQue, HotpotQA, 2WikiMultihopQA and WebShaper have them."""
-    splits: tuple[str, ...] = ()
+    splits: tuple[str, ...] = Field((), json_schema_extra=RUNTIME)
     """Only questions with one of these values in `split`; default: all."""
-    max_questions: int | None = Field(None, ge=1)
-    """Only so many questions, the first ones; default: all."""
+    max_questions: int | None = Field(None, json_schema_extra=RUNTIME, ge=1)
+    """Only so many questions, the first ones; default: all. An unfinished folder goes on with more or fewer of them."""
     index: Path | None = None
     """The index folder that the agent searches; or give server."""
     server: str | None = Field(None, json_schema_extra=RUNTIME)
@@ -100,23 +106,30 @@ class Config(ProgramConfig):
     """Minutes after which the answer is demanded (AgentIR: 150); default: none."""
     oracle: ModelSection = Field(default_factory=lambda: ModelSection.model_validate({}))
     """Let this model, which is told the answers, rank what each search finds before the agent sees it, as AgentIR's
-    evaluation code can; its rankings are kept, and `agentir synth label --labelled` takes them. Default: none."""
-    lists: ListOptions = ListOptions()
-    """The lists that the oracle ranks."""
+    evaluation code can; its rankings are kept, and `agentir synth label --labelled` takes them. It has a budget of its own.
+    Default: none."""
+    lists: OracleOptions = OracleOptions()
+    """The lists that the oracle ranks, and how it is asked about them, under the names that `agentir synth label` has."""
     episodes_at_once: int = Field(256, json_schema_extra=RUNTIME, ge=1)
     """Most episodes under way; `model.concurrency` bounds the requests."""
     on_failure: Literal["retry", "leave_out"] = Field("retry", json_schema_extra=RUNTIME)
-    """What becomes of episodes that failed at last: the next start tries them again, or they are left out and listed."""
+    """What becomes of episodes that failed at last: the next start tries them again, or they are left out and
+    listed. Where many in a row fail because a server refuses them or is away, the run stops in either case; a next start
+    that leaves out does not count those that had failed before."""
     model: ModelSection
     """The agent's language model."""
+
+    @field_validator("task")
+    @classmethod
+    def _holds_the_question(cls, task: str) -> str:
+        if "{question}" not in task:
+            raise ValueError("expected {question} in it, which the question takes the place of")
+        return task
 
 
 def main(config: Config) -> None:
     """Reads the questions, runs the episodes, and writes them in order."""
-    if (config.index is None) == (config.server is None):
-        raise ConfigError("index, server: expected one of the two, an index folder or the address of a server")
-    if config.oracle.name and (config.index is None or config.several_queries or config.pass_reasoning):
-        raise ConfigError("oracle: expected index, and neither several_queries nor pass_reasoning beside it")
+    check(config)
     rejects = Rejects(set_aside=config.on_bad_line == "set_aside")
     items = chosen(config, read_questions(config.questions, rejects))
     rejects.check()
@@ -127,34 +140,77 @@ def main(config: Config) -> None:
     inputs = {"questions": config.questions} | {
         name: path for name, path in (("index", config.index), ("system", config.system)) if path is not None
     }
-    with Artifact(config.out, "trajectories", config, inputs=inputs) as artifact:
+    with Artifact(config.out, "trajectories", config, inputs, facts_of(config)) as artifact:
         if artifact.complete:
+            check_same_questions(config, items)
             print(f"{config.out}: complete already")
             remove_working_files(config.out)
             return
+        faults = Faults(config.out)
         with EpisodeStore(config.out) as store:
             num_before = len(store.finished)
-            state, usage = asyncio.run(run(config, artifact, items, store))
+            state, usage, labels = asyncio.run(run(config, artifact, items, store, faults))
             tell(config, items, store, state, usage, num_before)
             if state.stopped:
                 raise AgentirError(f"{state.stopped} and run the same command again to continue")
-            if state.failed and config.on_failure == "retry":
+            if state.failed and (config.on_failure == "retry" or not store.finished):
                 raise AgentirError(
-                    f"{len(state.failed)} of {len(items)} episodes failed; run the same command again to try them again, or "
-                    "with --on-failure leave_out to finish without them"
+                    f"{len(state.failed)} of {len(items)} episodes failed; run the same command again to try them again"
+                    + (", or with --on-failure leave_out to finish without them" if store.finished else "")
                 )
             artifact.write_lines("trajectories.jsonl", store.in_order([item.qid for item in items]))
-            report = report_of(items, store, state)
-            if config.oracle.name:
-                outcomes = list(read_records(artifact.include(LABELS), LabelOutcome))
+            report = report_of(items, store, state, faults)
+            if labels is not None:
                 report["oracle"] = {
-                    "rankings": len(outcomes),
-                    "usage": asdict(sum((outcome.usage for outcome in outcomes), Usage())),
+                    "rankings": len(labels),
+                    "usage": asdict(labels.usage),
+                    "usage_of_failed": asdict(labels.journals.usage()),
                 }
             artifact.finish(report, rejects)
         JournalFolder(config.out / OPEN_LABELS).clear()
         remove_working_files(config.out)
     print(f"trajectories: {config.out / 'trajectories.jsonl'}; next: agentir synth extract --trajectories {config.out}")
+
+
+def check(config: Config) -> None:
+    """Refuses settings that contradict each other, and names those that have no effect."""
+    if (config.index is None) == (config.server is None):
+        raise ConfigError("index, server: expected one of the two, an index folder or the address of a server")
+    if config.oracle.name and (config.index is None or config.several_queries or config.pass_reasoning):
+        raise ConfigError("oracle: expected index, and neither several_queries nor pass_reasoning beside it")
+    ignored = [name for name in ("searcher", "encoder", "snippet_words") if name in config.model_fields_set]
+    if config.server is not None and ignored:
+        warnings.warn(f"the server decides how it searches, so {', '.join(ignored)} has no effect", stacklevel=2)
+    if "lists" in config.model_fields_set and not config.oracle.name:
+        warnings.warn("no oracle is named, so lists has no effect", stacklevel=2)
+
+
+def facts_of(config: Config) -> dict[str, Any]:
+    """What decides about the episodes and is no option: the prompts, and the index of a server."""
+    facts: dict[str, Any] = {"system_sha256": hashlib.sha256(system_prompt(config).encode()).hexdigest()}
+    if config.oracle.name:
+        facts["oracle_prompt_sha256"] = config.lists.prompt_sha256
+    if config.server is not None:
+        from agentir.search.remote import RemoteRetriever
+
+        with RemoteRetriever(config.server) as remote:
+            facts["index_version"] = remote.search("a", k=1).index_version
+    return facts
+
+
+def system_prompt(config: Config) -> str:
+    """The agent's system prompt."""
+    return SYSTEM if config.system is None else config.system.read_text(encoding="utf-8").strip()
+
+
+def check_same_questions(config: Config, items: Sequence[QAItem]) -> None:
+    """Refuses to take a finished folder for an answer to other questions."""
+    report = read_manifest(config.out)["report"]
+    if report["qids_sha256"] != sha256_json([item.qid for item in items]):
+        raise AgentirError(
+            f"{config.out}: complete with {report['questions']} questions, which are not the {len(items)} that splits and "
+            "max_questions choose now; name a new out folder for these"
+        )
 
 
 def chosen(config: Config, items: Sequence[QAItem]) -> list[QAItem]:
@@ -168,13 +224,13 @@ def chosen(config: Config, items: Sequence[QAItem]) -> list[QAItem]:
 
 
 async def run(
-    config: Config, artifact: Artifact, items: Sequence[QAItem], store: EpisodeStore
-) -> tuple[RolloutState, Usage]:
+    config: Config, artifact: Artifact, items: Sequence[QAItem], store: EpisodeStore, faults: Faults
+) -> tuple[RolloutState, Usage, LabelFile | None]:
     """Runs the episodes under a progress bar."""
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(Endpoint(config.model, spent=store.spent))
-        agent = await make_agent(config, artifact, model, items, stack)
-        state = RolloutState()
+        agent, labels = await make_agent(config, artifact, model, items, stack)
+        state, leaves_out = RolloutState(), config.on_failure == "leave_out"
         with tqdm(desc="episodes", unit="episode", initial=len(store.finished), total=len(items)) as bar:
 
             async def show() -> None:
@@ -194,19 +250,24 @@ async def run(
                     store,
                     num_at_once=config.episodes_at_once,
                     # Where others worked, those to be left out may be all that is left.
-                    give_up_after=None if config.on_failure == "leave_out" and store.finished else GIVE_UP_AFTER,
+                    streak=FailureStreak(
+                        "episodes", passed_over=faults.failed if leaves_out and store.finished else ()
+                    ),
                     state=state,
                 )
             finally:
                 shown.cancel()
                 bar.update(len(store.finished) - bar.n)
-        return state, model.usage
+                faults.add({qid: error.partition(":")[0] for qid, error in state.failed.items()}, model.retries)
+        if labels is not None and not state.stopped:
+            labels.complete()
+        return state, model.usage, labels
 
 
 async def make_agent(
     config: Config, artifact: Artifact, model: Endpoint, items: Sequence[QAItem], stack: AsyncExitStack
-) -> Agent:
-    """The agent that the configuration describes; what it searches with is closed with the stack."""
+) -> tuple[Agent, LabelFile | None]:
+    """The agent that the configuration describes, and the labels of its oracle; what it uses is closed with the stack."""
     retriever = open_retriever(config, stack)
     tools = SearchTools(
         retriever,
@@ -215,19 +276,21 @@ async def make_agent(
         pass_reasoning=config.pass_reasoning,
         visit_chars=config.visit_chars,
     )
+    labels = None
     if config.oracle.name:
         assert isinstance(retriever, Retriever)
-        search = await oracle_search(config, artifact, retriever, items, stack)
+        journals = JournalFolder(config.out / OPEN_LABELS)
+        labels = stack.enter_context(LabelFile(artifact.include(LABELS), journals, config.lists.shown))
+        search = await oracle_search(config, labels, retriever, items, stack)
     else:
         search = tools.search_several if config.several_queries else tools.search
-    system = SYSTEM if config.system is None else config.system.read_text(encoding="utf-8").strip()
-    return Agent(
+    agent = Agent(
         name=model.name,
         model=model,
         toolset=Toolset(
             [search, tools.visit] if config.tools == "search+visit" else [search], max_calls=config.max_calls
         ),
-        system=system,
+        system=system_prompt(config),
         task=config.task,
         terminal=AnswerPolicy(answer_form=config.answer_form),
         limits=Limits(
@@ -236,6 +299,7 @@ async def make_agent(
             max_seconds=None if config.max_minutes is None else config.max_minutes * 60,
         ),
     )
+    return agent, labels
 
 
 def open_retriever(config: Config, stack: AsyncExitStack) -> Retriever | RemoteRetriever:
@@ -255,41 +319,37 @@ def open_retriever(config: Config, stack: AsyncExitStack) -> Retriever | RemoteR
 
 
 async def oracle_search(
-    config: Config, artifact: Artifact, retriever: Retriever, items: Sequence[QAItem], stack: AsyncExitStack
+    config: Config, labels: LabelFile, retriever: Retriever, items: Sequence[QAItem], stack: AsyncExitStack
 ) -> Tool:
     """The search tool whose results the oracle ranks."""
     assert config.index is not None
-    labels = stack.enter_context(artifact.append_to(LABELS))
-    journals = JournalFolder(config.out / OPEN_LABELS)
     with_gold, _ = resolve_gold(items, config.index, Rejects())
-    settings = OracleSettings(form=config.lists.form, seed=config.lists.seed)
-    found = list(read_records(labels.path, LabelOutcome))
-    spent = sum((outcome.usage for outcome in found), journals.usage())
-    model = await stack.enter_async_context(Endpoint(config.oracle, spent=spent))
+    model = await stack.enter_async_context(Endpoint(config.oracle, spent=labels.spent))
     return OracleSearch(
         retriever,
         ListMaker(retriever.index.pack, retriever.searcher, config.lists),
-        Oracle(model, settings),
+        Oracle(model, config.lists.settings),
         {item.qid: item for item in with_gold},
         labels,
-        journals,
-        {outcome.ranking.subquery.subqid: outcome.ranking for outcome in found},
         k=config.k,
         form=config.results,
     ).tool
 
 
-def report_of(items: Sequence[QAItem], store: EpisodeStore, state: RolloutState) -> dict[str, Any]:
-    """What the manifest says of the rollout."""
-    done = store.finished
-    total = sum((line.usage for line in done.values()), Usage())
+def report_of(items: Sequence[QAItem], store: EpisodeStore, state: RolloutState, faults: Faults) -> dict[str, Any]:
+    """What the manifest says of the rollout; its usage is that of the episodes in the file."""
+    qids = {item.qid for item in items}
+    done = [line for line in store.finished.values() if line.qid in qids]
     return {
         "questions": len(items),
+        "qids_sha256": sha256_json([item.qid for item in items]),
         "episodes": len(done),
-        "by_status": dict(Counter(line.status for line in done.values())),
+        "by_status": dict(Counter(line.status for line in done)),
         "failed": dict(sorted(state.failed.items())),
         "failed_by_cause": dict(state.failed_by_cause),
-        "usage": asdict(total),
+        "usage": asdict(sum((line.usage for line in done), Usage())),
+        "usage_of_failed": asdict(store.usage_besides(qids)),
+        "retries": dict(faults.retries),
     }
 
 

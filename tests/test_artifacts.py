@@ -399,3 +399,29 @@ def test_a_kill_between_manifest_and_tidying_leaves_a_finished_artifact(config: 
     read_manifest(config.out, "hits")
     with begin(config) as artifact:
         assert artifact.complete
+
+
+# Where it comes from
+
+
+def test_a_manifest_tells_how_its_inputs_and_theirs_were_made(config: Config, tmp_path: Path) -> None:
+    make(config)
+    for number, source in enumerate((config.out, tmp_path / "out0", tmp_path / "out1")):
+        later = Config(out=tmp_path / f"out{number}", source=source, num_negatives=number)
+        with Artifact(later.out, f"kind{number}", later, {"source": source}, {"prompt_sha256": "p"}) as artifact:
+            artifact.finish({})
+    manifest = read_manifest(tmp_path / "out2")
+    assert manifest["config"]["prompt_sha256"] == "p"
+    found = []
+    while manifest := manifest["upstream"].get("source"):
+        found.append((manifest["kind"], manifest["config"]["num_negatives"]))
+        assert manifest["inputs"]["source"]["fingerprint"]
+    assert found == [("kind1", 1), ("kind0", 0), ("hits", 7)]
+
+
+def test_other_facts_do_not_continue_a_folder(config: Config) -> None:
+    inputs = {"source": config.source}
+    with Artifact(config.out, "hits", config, inputs, {"prompt_sha256": "p"}) as artifact:
+        artifact.write_text("note.txt", "begun\n")
+    with pytest.raises(ArtifactError, match="prompt_sha256: before 'p', now 'r'"):
+        Artifact(config.out, "hits", config, inputs, {"prompt_sha256": "r"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 from pydantic import model_validator
@@ -100,6 +100,34 @@ def test_file_then_options(toml: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--prefixes", '{query = "Q: "}'], {"document": "D: ", "query": "Q: "}),
+        (["--prefixes.query", "Q: "], {"document": "D: ", "query": "Q: "}),
+        (["--prefixes.document=E:=", "--prefixes.a-b", '"5"'], {"document": "E:=", "a_b": "5"}),
+        (["--prefixes", '{query = "Q: "}', "--prefixes.query", "R: "], {"document": "D: ", "query": "R: "}),
+    ],
+)
+def test_a_table_is_merged_into_that_of_the_file(toml: Path, argv: list[str], expected: dict[str, str]) -> None:
+    assert load("--config", str(toml), *argv).prefixes == expected
+
+
+class Tables(Section):
+    """A table of any depth."""
+
+    label: dict[str, Any] = Field(default_factory=dict)
+    """Further keys."""
+
+
+def test_tables_are_merged_at_every_depth_and_values_are_toml(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('[label]\ndepth = 5\n[label.model]\nname = "m"\nextra = { a = 1 }\n')
+    argv = ["--label", "{model = {extra = {b = true}}}", "--label.depth", "20", "--label.placement", "gold_first"]
+    config = load_config(Tables, ["--config", str(tmp_path / "c.toml"), *argv], prog="p")
+    model = {"name": "m", "extra": {"a": 1, "b": True}}
+    assert config.label == {"depth": 20, "placement": "gold_first", "model": model}
+
+
+@pytest.mark.parametrize(
     ("argv", "name", "value"),
     [
         (["--temperature", "1e-2"], "temperature", 0.01),
@@ -193,6 +221,7 @@ def test_a_key_that_begins_like_a_given_option_belongs_to_the_file(tmp_path: Pat
         ),
         (["--num-negatives"], "agentir synth build: argument --num-negatives/--num_negatives: expected one argument"),
         (["--prefixes", "{query"], "agentir synth build: argument --prefixes: not a TOML inline table: "),
+        (["--prefixes.query"], "agentir synth build: argument --prefixes.query: expected one argument"),
         (["--prefixes", "5"], "--prefixes: expected a valid dictionary, found 5"),
     ],
 )

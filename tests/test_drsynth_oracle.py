@@ -228,3 +228,10 @@ def test_a_sub_query_goes_on_from_its_journal_at_every_answer(tmp_path: Path, la
             part.write_bytes(b"".join(lines[:num_kept]) + torn)
             assert rank(num_kept, part) == (whole, 8 - num_kept)
             assert part.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(("finish", "failure"), [("stop", ""), ("length", "unparsable")])
+def test_a_ranking_without_the_mark_of_an_answer_is_read_unless_it_was_cut(finish: Any, failure: str) -> None:
+    unmarked = Generation(reasoning="", text="[4] > [3] > [2] > [1]", finish=finish)
+    outcome, _ = ask([unmarked], task(), answer_retries=0)
+    assert outcome.failure == failure and (outcome.ranking.ranked_count == 4) == (not failure)

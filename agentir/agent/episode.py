@@ -94,8 +94,10 @@ class Agent:
         try:
             decision = await episode.run()
             status, answer = decision.ending or "incomplete", decision.answer
-        except ContextOverflowError as overflow:
-            status, error = "incomplete", f"{overflow.kind}: {overflow}"
+        except (
+            ContextOverflowError
+        ) as overflow:  # before the first turn the settings are wrong, not the episode too long
+            status, error = "incomplete" if episode.turns else "failed", f"{overflow.kind}: {overflow}"
         except BudgetError:
             raise
         except AgentirError as fault:

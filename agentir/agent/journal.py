@@ -9,26 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
 from agentir.errors import InputError
-from agentir.jsonl import JsonlAppender, dumps, read_records, repair_tail
+from agentir.jsonl import Rejects, append_line, dumps, read_records, repair_tail
 from agentir.records import STRICT, Usage
 
 T = TypeVar("T")
 SPENT = "spent"
-TAKING = ("generation", SPENT)
-"""Kinds of steps that tell what was taken."""
+"""Kind of the steps that tell what was taken in vain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A line of a journal: what was done, and what came of it."""
+    """A line of a journal: what was done, what came of it, and a sum over the journal's key and all lines up to this one."""
 
     __pydantic_config__ = STRICT
 
     kind: str
     value: Any
+    chain: str
 
 
 class Journal:
@@ -36,27 +37,24 @@ class Journal:
 
     Args:
         path: a JSON lines file, made with the first new step; None records nothing.
+        key: what the journal is of.
 
     Attributes:
         recorded_usage: what was taken in earlier starts.
 
     Raises:
-        InputError: the file is damaged other than by a torn last line.
+        InputError: the file is damaged other than by a torn last line, or is the journal of another key.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, key: str = "") -> None:
         self._path = path
-        self._appender: JsonlAppender | None = None
-        self._steps: list[Step] = []
-        if path is not None and path.exists():
-            repair_tail(path)
-            self._steps = list(read_records(path, Step))
-        taken = [
-            step.value if step.kind == SPENT else step.value.get("usage", {})
-            for step in self._steps
-            if step.kind in TAKING
-        ]
-        self.recorded_usage = sum((Usage(**usage) for usage in taken), Usage())
+        self._chain = key
+        self._steps = _read(path) if path is not None and path.exists() else []
+        for number, step in enumerate(self._steps, start=1):
+            self._chain = _chained(self._chain, step.kind, step.value)
+            if step.chain != self._chain:
+                raise InputError(f"{path}:{number}: does not follow what is before it: the file was changed; delete it")
+        self.recorded_usage = sum((_taken(step, path) for step in self._steps), Usage())
         self._steps = [step for step in self._steps if step.kind != SPENT]
         self._next = 0
 
@@ -77,7 +75,12 @@ class Journal:
                 raise InputError(
                     f"{self._path}:{self._next}: kind: expected {kind}, found {step.kind}; delete the file"
                 )
-            return adapter.validate_json(dumps(step.value))
+            try:
+                return adapter.validate_json(dumps(step.value))
+            except ValidationError as error:
+                fault = error.errors(include_url=False)[0]
+                where = ".".join(map(str, (kind, *fault["loc"])))
+                raise InputError(f"{self._path}:{self._next}: {where}: {fault['msg']}; delete the file") from None
         value = await make()
         self._record(kind, value)
         return value
@@ -103,16 +106,37 @@ class Journal:
             self._record(SPENT, usage)
 
     def _record(self, kind: str, value: object) -> None:
+        """Appends a step; the file is open only so long, as there may be more journals than files may be open."""
         if self._path is not None:
-            if self._appender is None:
-                self._appender = JsonlAppender(self._path)
-            self._appender.append(Step(kind=kind, value=value))
+            plain = to_jsonable_python(value)
+            self._chain = _chained(self._chain, kind, plain)
+            append_line(self._path, Step(kind=kind, value=plain, chain=self._chain))
 
     def close(self) -> None:
-        """Closes the file; it is not forced to the disk, which would hold up all other work in this process."""
-        if self._appender is not None:
-            self._appender.close(sync=False)
-            self._appender = None
+        """Nothing is left open."""
+
+
+def _read(path: Path) -> list[Step]:
+    repair_tail(path)
+    rejects = Rejects()
+    steps = list(read_records(path, Step, rejects))
+    if rejects.items:
+        raise InputError(f"{rejects.items[0]}; delete the file")
+    return steps
+
+
+def _chained(chain: str, kind: str, value: Any) -> str:
+    return hashlib.sha256(f"{chain}\n{kind}\n{dumps(value)}".encode()).hexdigest()[:16]
+
+
+def _taken(step: Step, path: Path | None) -> Usage:
+    """What a step took."""
+    try:
+        return Usage(**(step.value if step.kind == SPENT else step.value["usage"] if step.kind == "generation" else {}))
+    except (TypeError, KeyError):
+        raise InputError(
+            f"{path}: {step.kind}: expected its usage, found {step.value!r:.100}; delete the file"
+        ) from None
 
 
 class JournalFolder:
@@ -131,7 +155,7 @@ class JournalFolder:
     def open(self, key: str) -> Journal:
         """The journal of a key, with what an earlier start recorded."""
         self._folder.mkdir(exist_ok=True)
-        return Journal(self._path(key))
+        return Journal(self._path(key), key)
 
     def remove(self, key: str) -> None:
         """Removes the journal of a key, if there is one."""
@@ -139,7 +163,8 @@ class JournalFolder:
 
     def usage(self) -> Usage:
         """What the generations in all journals took."""
-        return sum((Journal(path).recorded_usage for path in sorted(self._folder.glob("*.jsonl"))), Usage())
+        paths = sorted(self._folder.glob("*.jsonl"))
+        return sum((_taken(step, path) for path in paths for step in _read(path)), Usage())
 
     def clear(self) -> None:
         """Removes all journals and the folder."""

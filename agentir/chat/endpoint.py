@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import re
 import time
@@ -24,11 +23,13 @@ from itertools import cycle
 from types import TracebackType
 from typing import Any, Self
 
+from agentir.chat.connection import SPARE_FILES, allow_open_files, checked_url, read_key
 from agentir.chat.dialects.dialect import BadReplyError, Dialect
 from agentir.chat.dialects.names import make_dialect
 from agentir.chat.model import AUTO, NONE, Generation, ToolSchema
 from agentir.chat.pace import Pace
-from agentir.chat.settings import ModelSection, PricesSection
+from agentir.chat.settings import ModelSection
+from agentir.chat.usage import read_usage
 from agentir.errors import BudgetError, ChatError, ConfigError, ContextOverflowError, MissingExtraError
 from agentir.jsonl import loads
 from agentir.records import Message, Usage
@@ -48,7 +49,6 @@ _OVERFLOW = re.compile(
     re.IGNORECASE,
 )
 _MAX_SHOWN = 300
-_NO_KEY = "none"
 
 
 class _PassingError(Exception):
@@ -98,11 +98,12 @@ class Endpoint:
         self._places = asyncio.Semaphore(settings.concurrency)
         self._openai = openai
         self._reply_type = httpx2.Response
-        context = httpx2.create_ssl_context()
+        context, key = httpx2.create_ssl_context(), read_key(settings.api_key_env)
+        allow_open_files(settings.concurrency + SPARE_FILES)
         self._clients = [
             openai.AsyncOpenAI(
-                base_url=settings.base_url,
-                api_key=os.environ.get(settings.api_key_env) or _NO_KEY,
+                base_url=checked_url(settings.base_url),
+                api_key=key,
                 max_retries=0,
                 timeout=settings.deadline,
                 http_client=openai.DefaultAsyncHttpxClient(
@@ -297,34 +298,6 @@ def lets_think(extra_body: Mapping[str, Any]) -> bool:
     return not off and not (isinstance(thinking, Mapping) and thinking.get("type") == "disabled")
 
 
-def read_usage(given: object, prices: PricesSection) -> Usage:
-    """Tokens and cost of a reply of chat completions or responses; what the server does not tell is 0."""
-
-    def number(source: object, *names: str) -> int:
-        found = [source.get(name) for name in names] if isinstance(source, Mapping) else []
-        return next((value for value in found if isinstance(value, int) and value > 0), 0)
-
-    def details(*names: str) -> object:
-        return (
-            next((given.get(name) for name in names if given.get(name)), None) if isinstance(given, Mapping) else None
-        )
-
-    prompt, completion = (
-        number(given, "prompt_tokens", "input_tokens"),
-        number(given, "completion_tokens", "output_tokens"),
-    )
-    cached = min(number(details("prompt_tokens_details", "input_tokens_details"), "cached_tokens"), prompt)
-    price_cached = prices.prompt if prices.cached_prompt is None else prices.cached_prompt
-    cost = (prompt - cached) * prices.prompt + cached * price_cached + completion * prices.completion
-    return Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        cached_tokens=cached,
-        reasoning_tokens=number(details("completion_tokens_details", "output_tokens_details"), "reasoning_tokens"),
-        cost=cost / 1e6,
-    )
-
-
 def asked_wait(headers: Mapping[str, str]) -> float | None:
     """Seconds that a server asks to wait: `retry-after-ms`, or `Retry-After` as a number or a date (RFC 9110)."""
     try:
@@ -335,7 +308,7 @@ def asked_wait(headers: Mapping[str, str]) -> float | None:
         if re.fullmatch(r"\d+(?:\.\d+)?", value.strip()):
             return float(value)
         return max((parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds(), 0.0)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

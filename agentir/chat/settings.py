@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
+
+from pydantic import field_validator
 
 from agentir.chat.dialects.names import DialectName
 from agentir.chat.transcripts import ThinkBlocks
@@ -55,6 +58,16 @@ class ModelSection(Section):
     """What the server calls that limit in chat completions; newer OpenAI models want max_completion_tokens."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Anything else that each request holds, such as {presence_penalty = 1.1, top_k = 20}."""
+
+    @field_validator("extra_body")
+    @classmethod
+    def _is_json(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"expected values that JSON has: {error}") from None
+        return value
+
     deadline: float = Field(600.0, json_schema_extra=RUNTIME, gt=0)
     """Seconds that one request may take before it is given up and sent again."""
     max_retries: int = Field(5, json_schema_extra=RUNTIME, ge=0)

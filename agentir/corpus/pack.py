@@ -302,7 +302,8 @@ class CorpusPack:
 
     def close(self) -> None:
         """Releases the files; nothing can be read afterwards."""
-        self._database.close()
+        with self._lock:  # closed under a thread that reads, such as that of a cancelled search, it crashes the process
+            self._database.close()
         for blob in (self._texts, self._docids):
             if isinstance(blob, mmap.mmap):
                 blob.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from agentir.config import Field, Section
 from agentir.corpus.pack import CorpusPack
@@ -98,10 +98,10 @@ class CandidateLists:
             else:
                 self.subqueries.append(subquery)
 
-    def make(self, done: Mapping[str, object]) -> Iterator[OracleTask]:
+    def make(self, done: Container[SubQuery]) -> Iterator[OracleTask]:
         """The list of each sub-query that is not done."""
         for subquery in self.subqueries:
-            if subquery.subqid in done:
+            if subquery in done:
                 continue
             try:
                 task = self._maker.make(subquery, self._questions[subquery.qid])

@@ -11,6 +11,13 @@ from agentir import __version__
 from agentir.drsynth.splits import SPLITS
 
 CARD = "CARD.md"
+_PROGRAMS = {
+    "index": "index build",
+    "trajectories": "synth rollout",
+    "subqueries": "synth extract",
+    "rankings": "synth label",
+    "examples": "synth build",
+}
 _HEAD = """\
 # Training examples for a retriever that reads an agent's reasoning
 
@@ -27,7 +34,7 @@ needs the right to do so.
 def data_card(
     config: Mapping[str, Any],
     inputs: Mapping[str, Mapping[str, str]],
-    rankings: Mapping[str, Any],
+    upstream: Mapping[str, Mapping[str, Any]],
     report: Mapping[str, Any],
     num_set_aside: int,
 ) -> str:
@@ -36,21 +43,18 @@ def data_card(
     Args:
         config: every option that decides what is made.
         inputs: name -> path and fingerprint.
-        rankings: the manifest of the rankings that the examples were made of.
+        upstream: how the inputs were made, and theirs, see `agentir.artifacts.Artifact.upstream`.
         report: the counts of the artifact, those of each side under its name.
         num_set_aside: faults of input lines that were set aside.
     """
     counts = {name: value for name, value in report.items() if name not in SPLITS}
     sides = [report[split] for split in SPLITS]
     rows = [[name, *(_shown(side[name]) for side in sides)] for name in sides[0]]
+    last = {"kind": "examples", "agentir_version": __version__, "config": config, "inputs": inputs}
     parts = [
         _HEAD,
-        f"## How they were made\nBy `agentir synth build`, version {__version__}, with these options:\n",
-        _table(["option", "value"], [[name, _literal(value)] for name, value in config.items()]),
-        _inputs(inputs),
-        "The rankings were made with these options:\n",
-        _table(["option", "value"], [[name, _literal(value)] for name, value in rankings["config"].items()]),
-        _inputs(rankings["inputs"]),
+        "## How they were made\n",
+        *(_step(made) for made in [*_first_to_last(upstream), last]),
         "## What was used and left out\n",
         _table(
             ["count", "value"],
@@ -67,9 +71,22 @@ def data_card(
     return "\n".join(parts)
 
 
-def _inputs(inputs: Mapping[str, Mapping[str, str]]) -> str:
-    rows = [[name, PurePath(entry["path"]).name, f"`{entry['fingerprint']}`"] for name, entry in inputs.items()]
-    return _table(["input", "name", "SHA-256"], rows)
+def _first_to_last(upstream: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """All that was made on the way, each once, after what it was made of."""
+    steps: list[Mapping[str, Any]] = []
+    for made in upstream.values():
+        steps += [step for step in (*_first_to_last(made["upstream"]), made) if step not in steps]
+    return steps
+
+
+def _step(made: Mapping[str, Any]) -> str:
+    """One artifact: which program made it, under which options, of what."""
+    kind = made["kind"]
+    by = f", by `agentir {_PROGRAMS[kind]}`" if kind in _PROGRAMS else ""
+    options = [[name, _literal(value)] for name, value in made["config"].items()]
+    rows = [[name, PurePath(entry["path"]).name, f"`{entry['fingerprint']}`"] for name, entry in made["inputs"].items()]
+    head = f"### {kind.capitalize()}{by}, version {made['agentir_version']}\n"
+    return "\n".join([head, _table(["option", "value"], options), _table(["input", "name", "SHA-256"], rows)])
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

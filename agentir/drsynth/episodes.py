@@ -2,6 +2,7 @@
 
     episodes.jsonl   one trajectory a line, in the order in which they finished
     finished.jsonl   a short line for each: question, status, place in episodes.jsonl, usage
+    faults.json      what failed in earlier starts, see `agentir.drsynth.faults`
     open/            a journal for each episode that is not finished
 
 A kill at any moment loses at most the calls in flight: an episode whose short line was not written any more is found in
@@ -10,12 +11,13 @@ episodes.jsonl, one that was under way goes on from its journal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from agentir.agent.journal import Journal, JournalFolder
+from agentir.drsynth.faults import FAULTS
 from agentir.errors import ArtifactError
 from agentir.jsonl import JsonlAppender, loads, read_records, repair_tail
 from agentir.records import STRICT, Trajectory, Usage
@@ -100,6 +102,11 @@ class EpisodeStore:
         self._enter(trajectory.qid, trajectory.status, self._size, size, trajectory.usage)
         self._size += size
 
+    def usage_besides(self, qids: Collection[str]) -> Usage:
+        """What was taken besides the finished episodes of these questions: by failed ones, and those of other questions."""
+        others = (line.usage for line in self.finished.values() if line.qid not in qids)
+        return sum(others, self._journals.usage())
+
     def in_order(self, qids: Sequence[str]) -> Iterator[bytes]:
         """The lines of finished episodes in the order of the questions, as they were written."""
         with open(self._path, "rb") as file:
@@ -121,6 +128,6 @@ class EpisodeStore:
 
 def remove_working_files(folder: Path) -> None:
     """Removes what a rollout needs only while it runs."""
-    for name in (EPISODES, FINISHED):
+    for name in (EPISODES, FINISHED, FAULTS):
         (folder / name).unlink(missing_ok=True)
     JournalFolder(folder / OPEN).clear()

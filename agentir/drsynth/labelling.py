@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from agentir.agent.journal import Journal, JournalFolder
-from agentir.drsynth.false_start import GIVE_UP_AFTER, FalseStart
+from agentir.drsynth.failure_streak import FailureStreak
+from agentir.drsynth.label_file import LabelFile, label_key
 from agentir.drsynth.oracle import Oracle
 from agentir.drsynth.requests import OracleTask
 from agentir.errors import BudgetError, ChatError
-from agentir.jsonl import JsonlAppender
 
 CONCURRENCY = 256
 
@@ -22,49 +21,57 @@ class LabelCounts:
     """How far a run has come.
 
     Attributes:
-        num_labelled: sub-queries whose ranking was written down in this run.
-        failed: sub-queries without one, by the kind of the `ChatError`.
+        num_labelled: sub-queries that the labels took in this run.
+        unanswered: the others: key -> kind of the `ChatError`.
         first_errors: the text of the first error of each kind.
         stopped: why the rest was not asked for, and what to do about it; empty where nothing stopped the run.
     """
 
     num_labelled: int = 0
-    failed: Counter[str] = field(default_factory=Counter)
+    unanswered: dict[str, str] = field(default_factory=dict)
     first_errors: dict[str, str] = field(default_factory=dict)
     stopped: str = ""
+
+    @property
+    def failed(self) -> Counter[str]:
+        """Unanswered sub-queries by the kind of the `ChatError`."""
+        return Counter(self.unanswered.values())
 
 
 async def label_all(
     tasks: Iterable[OracleTask],
     oracle: Oracle,
-    labels: JsonlAppender,
+    labels: LabelFile,
     *,
-    journals: JournalFolder | None = None,
     concurrency: int = CONCURRENCY,
-    give_up_after: int | None = GIVE_UP_AFTER,
+    streak: FailureStreak | None = None,
+    counts: LabelCounts | None = None,
     on_progress: Callable[[LabelCounts], None] | None = None,
 ) -> LabelCounts:
     """Has the oracle rank all sub-queries; each `LabelOutcome` becomes a line of the labels as soon as it is there.
 
     A sub-query for which the server gave no answer is counted and not written down, so that the next run asks for what
     its journal lacks. When the budget is used up no further sub-query is begun, and those begun go on as far as it still
-    lets them; the same where all the first ones failed because the server refused them or could not be reached. Any other
-    error, and cancelling, stops all of them; what is written down stays.
+    lets them; the same where many in a row fail because the server refuses them or cannot be reached. Any other error, and
+    cancelling, stops all of them; what is written down stays.
 
     Args:
         tasks: those that the labels do not hold yet. They are taken one by one, in a thread (making one may search an
             index), when a place is free.
         oracle: ranks.
-        labels: takes the outcomes.
-        journals: keep the answers for sub-queries that are not finished, by `subqid`; None: nothing keeps them.
+        labels: takes the outcomes; its journals keep the answers for sub-queries that are not finished.
         concurrency: how many sub-queries are worked on at once.
-        give_up_after: how many the first ones are; None: it never gives up.
+        streak: says when failures are too many in a row; default: after 16.
+        counts: filled in, so that it can be read after an error; default: a new one.
         on_progress: called after each sub-query.
+
+    Raises:
+        NoRankingsError: none of the first lists gave a ranking.
     """
-    counts = LabelCounts()
+    counts = counts or LabelCounts()
+    streak = streak or FailureStreak("sub-queries")
     waiting = iter(tasks)
     turn = asyncio.Lock()
-    start = FalseStart("sub-queries", give_up_after)
 
     async def work() -> None:
         while True:
@@ -72,22 +79,20 @@ async def label_all(
                 task = None if counts.stopped else await asyncio.to_thread(_next, waiting)
             if task is None or counts.stopped:
                 return
-            subqid = task.subquery.subqid
-            journal = Journal() if journals is None else journals.open(subqid)
+            key = label_key(task.subquery)
+            journal = labels.journals.open(key)
             try:
                 outcome = await oracle.rank(task, journal)
             except BudgetError as error:
                 counts.stopped = f"{error}; raise it"
             except ChatError as error:
-                counts.failed[error.kind] += 1
+                counts.unanswered[key] = error.kind
                 counts.first_errors.setdefault(error.kind, str(error))
-                counts.stopped = counts.stopped or start.failed(error.kind, str(error))
+                counts.stopped = counts.stopped or streak.failed(key, error.kind, str(error))
             else:
+                streak.worked()
                 labels.append(outcome)
                 counts.num_labelled += 1
-                start.worked()
-                if journals is not None:
-                    journals.remove(subqid)
             finally:
                 journal.close()
             if on_progress is not None:

@@ -56,6 +56,7 @@ class LabelOutcome:
         num_repaired: answers that held a ranking, but not of every passage exactly once.
         failure: why a vote is missing, empty where none is: an answer could not be read, also when asked for again, or the
             passages are longer than the model's context, after which no further vote is asked for.
+        error: what the server said where they are longer.
         num_same_text: documents that were not shown because another candidate has the same text.
         num_gold_cut: gold documents that were not shown because there are more of them than places.
         num_gold_not_in_index: gold documents that were not shown because the index lacks them.
@@ -68,6 +69,7 @@ class LabelOutcome:
     num_requests: int
     num_repaired: int
     failure: Failure = ""
+    error: str = ""
     num_same_text: int = 0
     num_gold_cut: int = 0
     num_gold_not_in_index: int = 0
@@ -103,13 +105,14 @@ class Oracle:
         pool, asked = task.pool, _Asked(self.model, self.settings, task, journal or Journal())
         votes: list[Vote] = []
         failure: Failure = ""
+        error = ""
         for number in range(self.settings.votes):
             shown = self._order(task, number)
             try:
                 votes.append(await asked.vote(shown))
-            except ContextOverflowError:
+            except ContextOverflowError as overflow:
                 votes.append(Vote(order=tuple(shown), ranked_count=0, parsed=False, response=""))
-                failure = "context_overflow"
+                failure, error = "context_overflow", str(overflow)
                 break
             if not votes[-1].parsed:
                 failure = "unparsable"
@@ -129,6 +132,7 @@ class Oracle:
             num_requests=asked.num_requests,
             num_repaired=asked.num_repaired,
             failure=failure,
+            error=error,
             num_same_text=pool.num_same_text,
             num_gold_cut=pool.num_gold_cut,
             num_gold_not_in_index=task.num_gold_not_in_index,
@@ -184,7 +188,9 @@ class _Asked:
                 "generation", _GENERATION, lambda: self.model.generate(messages, schema=schema)
             )
             self.usage += generation.usage
-            parsed = parse_listwise(generation.answer, count)
+            # Where a dialect marks answers, a model may give its ranking without the mark.
+            said = generation.answer or (generation.text if generation.finish == "stop" else "")
+            parsed = parse_listwise(said, count)
             if parsed.vote.parsed:
                 return parsed
         # An answer that was cut is only there as text, which shows what happened.

@@ -12,12 +12,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from agentir.agent.journal import JournalFolder
 from agentir.drsynth.candidates import ListMaker
+from agentir.drsynth.label_file import LabelFile, label_key
 from agentir.drsynth.oracle import Oracle
 from agentir.embed.encoder import QueryTooLongError
 from agentir.errors import RequestError
-from agentir.jsonl import JsonlAppender
 from agentir.records import QAItem, Ranking, SubQuery
 from agentir.search.retriever import Retriever, SearchResponse, SearchResult
 from agentir.tools.search import ResultForm, shown_results
@@ -34,9 +33,7 @@ class OracleSearch:
         maker: makes the candidate lists.
         oracle: ranks them.
         items: the questions by qid.
-        labels: takes each `agentir.drsynth.oracle.LabelOutcome`.
-        journals: takes the oracle's answers for lists that are not finished.
-        done: rankings of an earlier start by subqid; they are not asked for again.
+        labels: takes each outcome; those of an earlier start are not asked for again.
         k: results a query.
         form: how they are shown.
     """
@@ -47,9 +44,7 @@ class OracleSearch:
         maker: ListMaker,
         oracle: Oracle,
         items: Mapping[str, QAItem],
-        labels: JsonlAppender,
-        journals: JournalFolder,
-        done: Mapping[str, Ranking],
+        labels: LabelFile,
         *,
         k: int,
         form: ResultForm,
@@ -59,12 +54,8 @@ class OracleSearch:
         self._oracle = oracle
         self._items = items
         self._labels = labels
-        self._journals = journals
         self._k = k
         self._form = form
-        self._done = dict(done)
-        for subqid in done:  # a kill may have come just before its journal was removed
-            journals.remove(subqid)
 
     @property
     def tool(self) -> Tool:
@@ -85,22 +76,28 @@ class OracleSearch:
             reasoning=context.reasoning,
             query=query,
         )
-        ranking = self._done.get(subquery.subqid) or await self._rank(subquery)
+        if subquery in self._labels:
+            ranking: Ranking | None = next(self._labels.read([subquery])).ranking
+        else:
+            ranking = await self._rank(subquery)
+        if ranking is None:
+            return shown_results(query, _response([], self._retriever.index_version), self._form)
         return await asyncio.to_thread(self._shown, query, ranking)
 
-    async def _rank(self, subquery: SubQuery) -> Ranking:
+    async def _rank(self, subquery: SubQuery) -> Ranking | None:
+        """The oracle's ranking; None where nothing was found and the question has no gold documents."""
         try:
             task = await asyncio.to_thread(self._maker.make, subquery, self._items[subquery.qid])
         except QueryTooLongError as error:
             raise RequestError("query", str(error).removeprefix("query: ")) from None
-        journal = self._journals.open(subquery.subqid)
+        if not task.pool.candidates:
+            return None
+        journal = self._labels.journals.open(label_key(subquery))
         try:
             outcome = await self._oracle.rank(task, journal)
         finally:
             journal.close()
         self._labels.append(outcome)
-        self._journals.remove(subquery.subqid)
-        self._done[subquery.subqid] = outcome.ranking
         return outcome.ranking
 
     def _shown(self, query: str, ranking: Ranking) -> ToolOutput:

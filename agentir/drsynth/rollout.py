@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from agentir.agent.episode import Agent
 from agentir.drsynth.episodes import EpisodeStore
-from agentir.drsynth.false_start import GIVE_UP_AFTER, FalseStart
+from agentir.drsynth.failure_streak import FailureStreak
 from agentir.errors import BudgetError
 from agentir.records import QAItem
 
@@ -42,25 +42,25 @@ async def roll_out(
     store: EpisodeStore,
     *,
     num_at_once: int,
-    give_up_after: int | None = GIVE_UP_AFTER,
+    streak: FailureStreak | None = None,
     state: RolloutState | None = None,
 ) -> RolloutState:
     """Runs an episode for each question that has none yet.
 
     An episode that fails does not stop the others; it is not kept, but its journal is, so that a later start goes on with
     it. When the budget is used up, episodes under way are left where they are, and no more are begun. Neither are they when
-    all the first ones failed because the server refused them or could not be reached; those under way go on.
+    many in a row fail because a server refuses them or cannot be reached; those under way go on.
 
     Args:
         agent: what answers.
         items: the questions; consumed as places become free.
         store: keeps the episodes.
         num_at_once: most episodes under way.
-        give_up_after: how many the first ones are; None: it never gives up.
+        streak: says when failures are too many in a row; default: after 16.
         state: filled in, so that it can be read while this runs or after it was cancelled; default: a new one.
     """
     state = state or RolloutState()
-    start = FalseStart("episodes", give_up_after)
+    streak = streak or FailureStreak("episodes")
     waiting = iter(item for item in items if item.qid not in store.finished)
 
     async def work() -> None:
@@ -80,9 +80,9 @@ async def roll_out(
             if trajectory.status == "failed":
                 state.failed[item.qid] = trajectory.error
                 kind, _, text = trajectory.error.partition(": ")
-                state.stopped = state.stopped or start.failed(kind, text)
+                state.stopped = state.stopped or streak.failed(item.qid, kind, text)
             else:
-                start.worked()
+                streak.worked()
                 store.finish(trajectory)
                 state.num_done += 1
 

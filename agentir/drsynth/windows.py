@@ -2,7 +2,8 @@
 
 As in RankGPT (Sun et al., 2023): the window moves to the front by a step smaller than itself, so that the best of each
 window meet the documents before them. A right oracle brings the true best `window - step` documents to the front, in order;
-what stays behind is ordered within its window only.
+what stays behind is ordered within its window only. So the last of a ranking are the losers of the window at the list's
+back: documents that the oracle did put last, among those that it saw beside them.
 """
 
 from __future__ import annotations

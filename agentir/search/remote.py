@@ -116,7 +116,10 @@ class RemoteRetriever:
     def _document_request(self, docid: str) -> httpx.Request:
         # dots are encoded too, so that a docid of dots is not taken for a relative path
         key = quote(parse_docid({"docid": docid}), safe="").replace(".", "%2E")
-        return httpx.Request("GET", f"{self.url}/v1/documents/{key}")
+        try:
+            return httpx.Request("GET", f"{self.url}/v1/documents/{key}")
+        except httpx.InvalidURL:
+            raise RequestError("docid", "too long; expected the docid of a search result") from None
 
     def _send(self, request: httpx.Request) -> httpx.Response:
         for attempt in range(_BUSY_RETRIES + 1):

@@ -26,6 +26,10 @@ class ToolError(AgentirError):
     """A call that did not work, in words for the model that made it."""
 
 
+class ArgumentsError(ToolError):
+    """The arguments of a call do not fit, so that the tool was not run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOutput:
     """What a call gave.
@@ -93,7 +97,8 @@ class Tool:
         text. Arguments that the tool does not have are left out, and the output says so.
 
         Raises:
-            ToolError: an argument does not fit, or the call did not work.
+            ArgumentsError: an argument does not fit.
+            ToolError: the call did not work.
         """
         known = self._arguments.model_fields
         try:
@@ -102,7 +107,7 @@ class Tool:
             )
         except ValidationError as error:
             faults = "; ".join(_fault(problem) for problem in error.errors(include_url=False))
-            raise ToolError(f"{self.schema.name}: {faults}") from None
+            raise ArgumentsError(f"{self.schema.name}: {faults}") from None
         given = {name: getattr(checked, name) for name in known}
         output = await self._function(**given, **({CONTEXT: context} if self._wants_context else {}))
         if unknown := sorted(arguments.keys() - known.keys()):

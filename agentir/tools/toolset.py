@@ -9,7 +9,7 @@ from dataclasses import replace
 from agentir.chat.model import ToolSchema
 from agentir.errors import RequestError
 from agentir.records import ToolCall, ToolResult
-from agentir.tools.tool import CallContext, Tool, ToolError
+from agentir.tools.tool import ArgumentsError, CallContext, Tool, ToolError
 
 
 class Toolset:
@@ -73,6 +73,8 @@ class Toolset:
             return _not_run(call, f"there is no tool {call.name[:100]!r}; the tools are: {', '.join(self._tools)}")
         try:
             output = await tool.run(call.arguments, context)
+        except ArgumentsError as error:
+            return _not_run(call, str(error))
         except (ToolError, RequestError) as error:
             return ToolResult(call_id=call.call_id, content=f"Error: {error}", error=True)
         return ToolResult(call_id=call.call_id, content=output.content, docids=output.docids, compact=output.compact)
@@ -83,4 +85,5 @@ def _not_run(call: ToolCall, reason: str) -> ToolResult:
 
 
 def _place(calls: Sequence[ToolCall], number: int) -> int:
-    return sum(call.name == calls[number].name for call in calls[:number])
+    """How many calls of the same tool stand before a call; one that could not be read may have been of any tool."""
+    return sum(call.name in (calls[number].name, "") for call in calls[:number])

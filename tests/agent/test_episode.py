@@ -295,14 +295,17 @@ def test_what_a_failed_call_took_is_in_the_journal(tmp_path: Path) -> None:
     assert journals.usage() == Usage(num_attempts=6, prompt_tokens=60)
 
 
-def test_a_journal_of_another_episode_is_refused(tmp_path: Path) -> None:
+def test_a_journal_that_was_changed_or_is_of_another_episode_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
-    path.write_text('{"kind": "results", "value": []}\n')
-    assert "expected generation, found results" in run_error(agent([answer("x")]), Journal(path))
-
-
-def run_error(agent: Agent, journal: Journal) -> str:
-    return run(agent, journal).error
+    run(agent([think("1", call("a")), think("2", call("b")), answer("x")]), Journal(path, "q1"))
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert Journal(path, "q1").num_recorded == 5
+    with pytest.raises(InputError, match=r"journal\.jsonl:1: does not follow"):
+        Journal(path, "q2")
+    for changed in (lines[2:], [*lines[:1], *lines[2:]], [lines[0].replace(b'"1"', b'"7"'), *lines[1:]]):
+        path.write_bytes(b"".join(changed))
+        with pytest.raises(InputError, match=r"does not follow what is before it: the file was changed; delete it"):
+            Journal(path, "q1")
 
 
 def test_calls_run_at_the_same_time_and_results_keep_their_order() -> None:
@@ -329,6 +332,20 @@ def test_calls_run_at_the_same_time_and_results_keep_their_order() -> None:
 
     assert asyncio.run(measure()) < 0.5
     assert finished == ["0.1", "0.2", "0.3"]
+
+
+def test_places_count_calls_of_the_same_tool_and_unreadable_ones() -> None:
+    async def where(context: CallContext) -> ToolOutput:
+        """Tells its place."""
+        return ToolOutput(content=str(context.place))
+
+    toolset = Toolset([Tool(where, "a"), Tool(where, "b")])
+    calls = [
+        ToolCall(call_id=str(number), name=name, arguments={} if name else None)
+        for number, name in enumerate(["a", "", "b", "a", "b"])
+    ]
+    results = asyncio.run(toolset.run(calls, CallContext()))
+    assert [result.content for result in results if result.run] == ["0", "1", "2", "2"]
 
 
 def test_damaged_journal_is_an_error(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from scripted_server import Reply, ScriptedServer, Seen, completion
 
-from agentir.chat.endpoint import Endpoint, asked_wait, read_usage
+from agentir.chat.endpoint import Endpoint, asked_wait
 from agentir.chat.model import Generation
 from agentir.chat.settings import BudgetSection, ModelSection, PricesSection
+from agentir.chat.usage import read_usage
 from agentir.errors import BudgetError, ChatError, ConfigError, ContextOverflowError
 from agentir.records import Message, Usage
 
@@ -222,6 +223,7 @@ def test_a_lone_surrogate_in_a_reply_can_be_sent_back(chat_server: Start) -> Non
         ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "-3"}, None),
+        ({"retry-after": "Fri, 31 Dec 99999999999999999999 23:59:59 GMT"}, None),
         ({}, None),
         ({"retry-after": format_datetime(datetime.now(UTC) - timedelta(hours=1), usegmt=True)}, 0.0),
     ],
@@ -269,6 +271,7 @@ def test_tokens_of_replies_that_could_not_be_used_are_counted(chat_server: Start
             (10, 5, 0, 2, (10 * 2 + 5 * 8) / 1e6),
         ),
         ({"prompt_tokens": None, "prompt_tokens_details": None}, (0, 0, 0, 0, 0.0)),
+        ({"prompt_tokens": 10**400, "completion_tokens": 5}, (0, 5, 0, 0, 40 / 1e6)),
         ("free", (0, 0, 0, 0, 0.0)),
         (None, (0, 0, 0, 0, 0.0)),
     ],
@@ -284,3 +287,30 @@ def test_usage_and_cost(given: object, expected: Sequence[float]) -> None:
 def test_a_model_without_a_name_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model\.name: missing"):
         Endpoint(ModelSection())
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "sk\nsecret", "two words"])
+def test_a_key_that_cannot_be_sent_is_refused_without_showing_it(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", key)
+    with pytest.raises(ConfigError, match="MY_KEY: expected a key of printable ASCII") as caught:
+        Endpoint(ModelSection(name="m", api_key_env="MY_KEY"))
+    assert key not in str(caught.value)
+
+
+def test_a_line_feed_after_the_key_is_left_out(chat_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-secret\n")
+    server = chat_server(play(OK))
+    ask(server, api_key_env="MY_KEY")
+    assert server.seen[0].headers["authorization"] == "Bearer sk-secret"
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "127.0.0.1:8000", "ftp://x/v1", "http://"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"model\.base_url: expected an address such as"):
+        Endpoint(ModelSection(name="m", base_url=url))
+
+
+@pytest.mark.parametrize("body", [{"x": float("inf")}, {"x": {1, 2}}])
+def test_an_extra_body_that_is_no_json_is_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="expected values that JSON has"):
+        ModelSection(name="m", extra_body=body)

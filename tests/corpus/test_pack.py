@@ -1,5 +1,7 @@
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -220,6 +222,34 @@ def test_many_threads_may_read_at_once(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
     assert wrong == []
+
+
+def test_closed_under_threads_that_read_it_only_their_reads_fail(tmp_path: Path) -> None:
+    packed(tmp_path / "pack", [Document(docid=str(row), text="word " * 50) for row in range(50)]).close()
+    code = """
+import sqlite3, sys, threading
+from agentir.corpus.pack import CorpusPack
+
+def read(pack):
+    try:
+        while True:
+            pack.documents(0, 50)
+    except (sqlite3.ProgrammingError, ValueError):
+        pass
+
+for _ in range(20):
+    pack = CorpusPack.open(sys.argv[1])
+    threads = [threading.Thread(target=read, args=[pack]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    pack.close()
+    for thread in threads:
+        thread.join()
+"""
+    # Where this fails it crashes the process, so it has one of its own.
+    command = [sys.executable, "-c", code, str(tmp_path / "pack")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_opening_takes_no_longer_for_a_large_corpus(tmp_path: Path) -> None:

@@ -121,6 +121,15 @@ def test_an_id_used_before_is_refused_naming_both_lines(tmp_path: Path) -> None:
     assert refused == ["qa.jsonl:3: qid: expected an id of its own (line 1 has it already), found '7'"]
 
 
+def test_without_a_place_for_rejects_all_faults_are_raised(tmp_path: Path) -> None:
+    path = tmp_path / "qa.jsonl"
+    path.write_text('{"id": 1, "query": "a?"}\n{"id": 2}\n{"id": 1, "query": "b?"}\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"(?s)qa\.jsonl:2: question: .*qa\.jsonl:3: qid: "):
+        read_questions(path)
+    path.write_text('{"id": 1, "query": "a?"}\n', encoding="utf-8")
+    assert [item.qid for item in read_questions(path)] == ["1"]
+
+
 def test_the_sample_is_as_described() -> None:
     rejects = Rejects()
     items = read_questions(sample.path("questions"), rejects)

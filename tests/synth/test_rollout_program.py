@@ -199,7 +199,7 @@ def test_a_wrong_key_is_told_at_once_and_begins_no_more(folder: Path, chat_serve
     more = ["--episodes-at-once", "4", "--on-failure", "leave_out"]
     done = rollout(folder, server, tmp_path / "out", *more)
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "the first 16 episodes all failed: refused: m: status 401: " in done.stderr
+    assert "16 episodes in a row failed, the last: refused: m: status 401: " in done.stderr
     assert "bad key" in done.stderr and "; mend that and run the same command again to continue" in done.stderr
     assert 16 <= len(server.seen) <= 19
     wrong = False
@@ -233,6 +233,10 @@ def test_another_agent_may_not_continue_the_folder(folder: Path, chat_server: St
         (["--server", "http://127.0.0.1:1"], "index, server: expected one of the two"),
         (["--splits", "nowhere"], "expected questions of these splits, found none"),
         (["--model.dialect", "klingon"], "--model.dialect: expected 'generic'"),
+        (
+            ["--task", "Answer it."],
+            "--task: expected {question} in it, which the question takes the place of, found 'Answer",
+        ),
         (["--model.temperature", "-1"], "--model.temperature: expected greater than or equal to 0"),
     ],
 )
@@ -258,3 +262,100 @@ def test_no_torch_is_loaded_for_a_bm25_rollout(folder: Path, chat_server: Start,
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=os.environ, timeout=120
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_an_unfinished_folder_goes_on_with_more_questions_and_a_finished_one_says_so(
+    folder: Path, chat_server: Start, tmp_path: Path
+) -> None:
+    server = chat_server(agent_script)
+    stopped = rollout(folder, server, tmp_path / "out", "--max-questions", "3", "--model.budget.max-calls", "8")
+    assert stopped.returncode == 2 and "budget used up" in stopped.stderr
+    done = rollout(folder, server, tmp_path / "out", "--max-questions", "6")
+    assert done.returncode == 0 and "6 of 6 episodes" in done.stdout, done.stderr
+    assert len(server.seen) == 6 * 3
+    again = rollout(folder, server, tmp_path / "out", "--max-questions", "6")
+    assert again.returncode == 0 and "complete already" in again.stdout
+    more = rollout(folder, server, tmp_path / "out", "--max-questions", "9")
+    assert more.returncode == 2 and "complete with 6 questions, which are not the 9 that" in more.stderr
+    assert "name a new out folder" in more.stderr and len(server.seen) == 6 * 3
+
+
+def test_with_fewer_questions_the_others_count_as_besides(folder: Path, chat_server: Start, tmp_path: Path) -> None:
+    server = chat_server(agent_script)
+    rollout(folder, server, tmp_path / "out", "--episodes-at-once", "1", "--model.budget.max-calls", "10")
+    assert rollout(folder, server, tmp_path / "out", "--max-questions", "2").returncode == 0
+    report = read_manifest(tmp_path / "out")["report"]
+    assert (report["episodes"], report["usage"]["num_calls"], report["usage_of_failed"]["num_calls"]) == (2, 5, 5)
+    assert len(comparable(tmp_path / "out")) == 2
+
+
+def test_what_failed_episodes_took_and_what_was_sent_again_is_reported(
+    folder: Path, chat_server: Start, tmp_path: Path
+) -> None:
+    broken = {"once"}
+
+    def script(seen: Seen) -> Reply:
+        number = seen.body["messages"][1]["content"].rstrip("?").split()[-1]
+        if number == "7" and len(seen.body["messages"]) > 2:
+            return Reply({"error": "filtered"}, 400)
+        if number == "8" and broken:
+            broken.clear()
+            return Reply({"error": "down"}, 500, {"retry-after-ms": "1"})
+        return agent_script(seen)
+
+    done = rollout(folder, chat_server(script), tmp_path / "out")
+    assert done.returncode == 2
+    done = rollout(folder, chat_server(script), tmp_path / "out", "--on-failure", "leave_out")
+    assert done.returncode == 0, done.stderr
+    report = read_manifest(tmp_path / "out")["report"]
+    assert report["retries"] == {"server_error": 1}, "those of earlier starts, too"
+    assert report["usage_of_failed"]["num_calls"] == 1 and list(report["failed"]) == ["q7"]
+
+
+def test_a_server_that_goes_away_in_the_middle_stops_the_run_although_failures_are_left_out(
+    folder: Path, chat_server: Start, tmp_path: Path
+) -> None:
+    def script(seen: Seen) -> Reply:
+        number = int(seen.body["messages"][1]["content"].rstrip("?").split()[-1])
+        return agent_script(seen) if number < 4 or not away else Reply({"error": "no credit"}, 403)
+
+    away, more = True, ["--episodes-at-once", "1", "--on-failure", "leave_out"]
+    server = chat_server(script)
+    done = rollout(folder, server, tmp_path / "out", *more)
+    assert done.returncode == 2 and "16 episodes in a row failed, the last: refused: " in done.stderr
+    assert "4 completed" in done.stdout
+    away = False
+    done = rollout(folder, server, tmp_path / "out", *more)
+    assert done.returncode == 0 and "24 of 24 episodes (4 from before)" in done.stdout, done.stderr
+
+
+def test_a_search_server_that_is_away_stops_the_run_and_one_with_another_index_does_not_go_on(
+    folder: Path, chat_server: Start, tmp_path: Path
+) -> None:
+    version, away = "v1", False
+
+    def search(seen: Seen) -> Reply:
+        if away and seen.body["query"] != "a":
+            return Reply({"error": {"code": "internal", "field": None, "message": "the disk is gone"}}, 500)
+        found = {"docid": "d1", "title": "", "url": "", "score": 1.0, "snippet": "The old mill stands in Bergen."}
+        told = {"index_version": version, "reasoning_used": False, "reasoning_truncated": False, "reasoning": ""}
+        return Reply({"results": [found], **told})
+
+    address = chat_server(search).url.removesuffix("/v1")
+    server, out = chat_server(agent_script), tmp_path / "out"
+    arguments = command(folder, server, out, "--server", address, "--searcher", "dense")
+    place = arguments.index("--index")
+    del arguments[place : place + 2]
+
+    def start(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*arguments, *more], capture_output=True, text=True, timeout=120)
+
+    away = True
+    done = start("--on-failure", "leave_out")
+    assert done.returncode == 2 and "16 episodes in a row failed, the last: tool: " in done.stderr, done.stderr
+    assert "the server decides how it searches, so searcher has no effect" in done.stderr
+    version, away = "v2", False
+    assert "index_version: before 'v1', now 'v2'" in start().stderr
+    version = "v1"
+    assert start().returncode == 0
+    assert read_manifest(out)["config"]["index_version"] == "v1"

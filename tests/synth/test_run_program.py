@@ -58,13 +58,18 @@ def agent_and_oracle(seen: Seen) -> Reply:
 
 
 def run(
-    folder: Path, server: ScriptedServer, out: Path, text: str = "", *more: str
+    folder: Path,
+    server: ScriptedServer,
+    out: Path,
+    text: str = "",
+    *more: str,
+    top: str = "",
+    with_oracle: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     config = out.parent / f"{out.name}.toml"
-    config.write_text(
-        f'[model]\nname = "agent"\nbase_url = "{server.url}"\n[oracle]\nname = "oracle"\nbase_url = "{server.url}"\n'
-        + text
-    )
+    model = f'[model]\nname = "agent"\nbase_url = "{server.url}"\n'
+    oracle = f'[oracle]\nname = "oracle"\nbase_url = "{server.url}"\n'
+    config.write_text(top + model + (oracle if with_oracle else "") + text)
     command = [
         sys.executable, "-m", "agentir", "synth", "run", "--config", str(config),
         "--questions", str(folder / "questions.jsonl"), "--index", str(folder / "index"), "--out", str(out), *more,
@@ -118,6 +123,7 @@ def test_a_failure_stops_the_chain_and_the_next_start_goes_on(folder: Path, chat
         ("[label]\ndept = 20\n", "label: dept: unknown key; did you mean depth?"),
         ("[rollout]\nk = 0\n", "rollout: k: expected greater than or equal to 1, found 0"),
         ('[build]\ncorpus = "x"\n', "build.corpus: set by synth run itself"),
+        ('[rollout]\noracle = { name = "x" }\n', "oracle, rollout.oracle: expected one of the two"),
         ("[oracel]\nk = 0\n", "oracel: unknown key; did you mean oracle"),
     ],
 )
@@ -146,7 +152,7 @@ def test_the_oracle_inside_the_rollout_shows_its_order_and_its_rankings_are_the_
 ) -> None:
     server = chat_server(agent_and_oracle)
     table = f'[rollout]\nk = 2\noracle = {{ name = "oracle", base_url = "{server.url}" }}\nlists = {{ depth = 20 }}\n'
-    done = run(folder, server, tmp_path / "out", table + "[build]\nnum_negatives = 5\n")
+    done = run(folder, server, tmp_path / "out", table + "[build]\nnum_negatives = 5\n", with_oracle=False)
     assert done.returncode == 0, done.stderr
     assert len(server.seen) == 6 * 2 + 6
     for number, row in enumerate(rows_of(tmp_path / "out" / "rollout" / "trajectories.jsonl")):
@@ -165,10 +171,130 @@ def test_an_oracle_whose_answer_cannot_be_read_leaves_the_retrievers_order(
 
     server = chat_server(script)
     oracle = f'oracle = {{ name = "oracle", base_url = "{server.url}" }}\n'
-    done = run(folder, server, tmp_path / "out", f"[rollout]\nk = 3\n{oracle}")
-    assert done.returncode == 0 and "sub-queries without a ranking (kept, but no labels): 6" in done.stdout, done.stderr
-    plain = run(folder, server, tmp_path / "plain", "[rollout]\nk = 3\n")
-    assert plain.returncode == 0
+    done = run(folder, server, tmp_path / "out", f"[rollout]\nk = 3\n{oracle}", with_oracle=False)
+    assert done.returncode == 2 and "sub-queries without a ranking (kept, but no labels): 6" in done.stdout, done.stderr
+    assert "no training examples: 6 rankings; 6 rerank failed" in done.stderr
+    assert not (tmp_path / "out" / "build" / "manifest.json").exists()
+    plain = run(folder, chat_server(agent_and_oracle), tmp_path / "plain", "[rollout]\nk = 3\n")
+    assert plain.returncode == 0, plain.stderr
     shown, expected = (rows_of(tmp_path / name / "rollout" / "trajectories.jsonl") for name in ("out", "plain"))
     for one, other in zip(shown, expected, strict=True):
         assert one["turns"][0]["results"][0]["docids"] == other["turns"][0]["results"][0]["docids"]
+
+
+def one_model(seen: Seen) -> Reply:
+    """The agent and the oracle behind one name: a request with tools is the agent's."""
+    return agent_and_oracle(
+        Seen(seen.path, {**seen.body, "model": "agent" if "tools" in seen.body else "oracle"}, 0, {})
+    )
+
+
+def test_one_model_for_both_has_one_budget(folder: Path, chat_server: Start, tmp_path: Path) -> None:
+    server = chat_server(one_model)
+
+    def start(calls: int) -> subprocess.CompletedProcess[str]:
+        more = ("--model.budget.max-calls", str(calls), "--label.depth", "20")
+        return run(folder, server, tmp_path / "out", "", *more, with_oracle=False)
+
+    done = start(12)
+    assert done.returncode == 2 and "budget used up: the rollout took 12 of max_calls 12; raise it" in done.stderr
+    done = start(15)
+    assert done.returncode == 2 and "budget used up: 3 of max_calls 3" in done.stderr and len(server.seen) == 15
+    done = start(18)
+    assert done.returncode == 0 and len(server.seen) == 18, done.stderr
+    assert start(18).stdout.count("complete already") == 4
+
+
+def test_the_search_is_set_once_for_agent_and_candidates(
+    folder: Path, chat_server: Start, tmp_path: Path, tiny_qwen3: Path
+) -> None:
+    done = run(
+        folder, chat_server(agent_and_oracle), tmp_path / "out", top=f'searcher = "dense"\nencoder = "{tiny_qwen3}"\n'
+    )
+    assert done.returncode == 2 and "vectors" in done.stderr, "the index has none"
+    program = load_program("synth", "run")
+    argv = [
+        "--model.name",
+        "m",
+        "--questions",
+        "q",
+        "--index",
+        "i",
+        "--out",
+        "o",
+        "--searcher",
+        "dense",
+        "--encoder",
+        "e",
+    ]
+    config = load_config(program.Config, argv, prog="agentir synth run")
+    for name in ("rollout", "label"):
+        settings = program.settings(config, name, load_program("synth", name).Config)
+        assert (settings.searcher, settings.encoder) == ("dense", "e")
+
+
+def test_the_card_tells_how_every_step_was_made(folder: Path, chat_server: Start, tmp_path: Path) -> None:
+    done = run(folder, chat_server(agent_and_oracle), tmp_path / "out", "[label]\ndepth = 20\n[rollout]\nk = 3\n")
+    assert done.returncode == 0, done.stderr
+    card = (tmp_path / "out" / "build" / "CARD.md").read_text()
+    steps = re.findall(r"^### (\w+), by `agentir ([\w ]+)`", card, re.MULTILINE)
+    assert steps == [
+        ("Index", "index build"),
+        ("Trajectories", "synth rollout"),
+        ("Subqueries", "synth extract"),
+        ("Rankings", "synth label"),
+        ("Examples", "synth build"),
+    ]
+    parts = dict(zip([kind for kind, _ in steps], card.split("\n### ")[1:], strict=True))
+    for row in (
+        'model.name | `"agent"`',
+        'model.dialect | `"generic"`',
+        "k | `3`",
+        'searcher | `"bm25"`',
+        "system_sha256",
+    ):
+        assert f"| {row}" in parts["Trajectories"]
+    for row in ('model.name | `"oracle"`', "depth | `20`", 'placement | `"shuffle"`', "prompt_sha256"):
+        assert f"| {row}" in parts["Rankings"]
+    assert "| questions | questions.jsonl | `" in parts["Subqueries"]
+
+
+def test_an_oracle_inside_the_rollout_that_never_ranks_stops_it(
+    folder: Path, chat_server: Start, tmp_path: Path
+) -> None:
+    """As many searches as it takes, each by an episode of its own."""
+    rows = [{"qid": f"q{n}", "question": f"When was mill {n % 6} built?", "answer": "1800"} for n in range(40)]
+    write_jsonl(tmp_path / "questions.jsonl", rows)
+    (tmp_path / "index").symlink_to(folder / "index")
+
+    def script(seen: Seen) -> Reply:
+        if seen.body["model"] == "oracle":
+            return Reply({"error": {"message": "maximum context length is 100 tokens"}}, 400)
+        return agent_and_oracle(seen)
+
+    server = chat_server(script)
+    table = f'[rollout]\noracle = {{ name = "oracle", base_url = "{server.url}" }}\nepisodes_at_once = 2\n'
+    done = run(tmp_path, server, tmp_path / "out", table, with_oracle=False)
+    assert done.returncode == 2, done.stdout
+    assert "16 episodes in a row failed, the last: tool: none of the first " in done.stderr
+    assert (
+        "longer than the model's context (depth 50, passage_words 380, window none; the server: oracle:" in done.stderr
+    )
+
+
+def test_a_search_that_finds_nothing_asks_no_oracle(folder: Path, chat_server: Start, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "questions.jsonl", [{"qid": "q0", "question": "When was mill 3 built?", "answer": "1803"}])
+    (tmp_path / "index").symlink_to(folder / "index")
+
+    def script(seen: Seen) -> Reply:
+        assert seen.body["model"] == "agent"
+        if seen.body["messages"][-1]["role"] == "tool":
+            return Reply(completion("1803"))
+        return Reply(completion(reasoning="Hm.", calls=[("search", '{"query": "zzz"}')]))
+
+    server = chat_server(script)
+    table = f'[rollout]\noracle = {{ name = "oracle", base_url = "{server.url}" }}\n'
+    done = run(tmp_path, server, tmp_path / "out", table, with_oracle=False)
+    assert "no training examples: 0 rankings" in done.stderr
+    (row,) = rows_of(tmp_path / "out" / "rollout" / "trajectories.jsonl")
+    assert "found nothing" in row["turns"][0]["results"][0]["content"] and len(server.seen) == 2

@@ -22,6 +22,7 @@ from agentir.agent.journal import JournalFolder
 from agentir.artifacts import UNFINISHED, read_manifest
 from agentir.chat.model import Generation
 from agentir.cli import run
+from agentir.drsynth.label_file import label_key
 from agentir.drsynth.oracle import LabelOutcome
 from agentir.embed.load import load_encoder
 from agentir.errors import AgentirError, ConfigError
@@ -287,7 +288,7 @@ def test_answers_of_unfinished_sub_queries_count_against_the_budget_once(data: P
             run(label(data, server, "rankings", *IN_PARTS, "--model.budget.max-calls", str(limit)))
         assert len(server.seen) == limit
     finished = list(read_records(data / "rankings" / "labels.jsonl", LabelOutcome))
-    journal = JournalFolder(data / "rankings" / "open").open(finished[0].ranking.subquery.subqid)
+    journal = JournalFolder(data / "rankings" / "open").open(label_key(finished[0].ranking.subquery))
 
     async def left_by_a_kill() -> Generation:
         return Generation(reasoning="", text="x", usage=Usage(num_calls=4))
@@ -303,7 +304,9 @@ def test_a_wrong_key_is_told_at_once_and_asks_for_no_more(data: Path, chat_serve
     wrong = True
     server = chat_server(lambda seen: Reply({"error": {"message": "bad key"}}, 401) if wrong else brackets(seen))
     options = ("--model.concurrency", "4", "--on-failure", on_failure)
-    told = r"unfinished: the first 16 sub-queries all failed: refused: m: status 401: .*bad key.*; mend that and run the same"
+    told = (
+        "unfinished: 16 sub-queries in a row failed, the last: refused: m: status 401: .*bad key.*; mend that and run"
+    )
     with pytest.raises(AgentirError, match=told):
         run(label(data, server, "rankings", *options))
     assert 16 <= len(server.seen) <= 19
@@ -314,19 +317,58 @@ def test_a_wrong_key_is_told_at_once_and_asks_for_no_more(data: Path, chat_serve
 
 def test_where_no_server_is_no_more_is_tried(data: Path, chat_server: Start) -> None:
     options = ("--model.concurrency", "4", "--model.base-url", "http://127.0.0.1:9/v1")
-    with pytest.raises(AgentirError, match="the first 16 sub-queries all failed: connection: m: "):
+    with pytest.raises(AgentirError, match="16 sub-queries in a row failed, the last: connection: m: "):
         run(label(data, chat_server(brackets), "rankings", *options))
 
 
 def test_sub_queries_that_are_always_refused_can_be_left_out_at_last(data: Path, chat_server: Start) -> None:
     server = chat_server(lambda seen: brackets(seen) if question(seen) < 4 else Reply({"error": "filtered"}, 400))
-    with pytest.raises(AgentirError, match="no answer for 20 of 24"):
-        run(label(data, server, "rankings", "--model.concurrency", "1"))
-    with pytest.raises(AgentirError, match="the first 16 sub-queries all failed"):
-        run(label(data, server, "rankings"))
-    run(label(data, server, "rankings", "--on-failure", "leave_out"))
+    one_by_one = ("--model.concurrency", "1")
+    for _ in range(2):
+        with pytest.raises(AgentirError, match="16 sub-queries in a row failed, the last: refused: "):
+            run(label(data, server, "rankings", *one_by_one))
+    run(label(data, server, "rankings", *one_by_one, "--on-failure", "leave_out"))
     found = report(data / "rankings")
     assert (found["rankings"], found["subqueries_without_answer"], found["failed"]) == (4, 20, {"refused": 20})
+
+
+def test_where_nothing_was_ever_answered_nothing_is_left_out(data: Path, chat_server: Start) -> None:
+    server = chat_server(lambda seen: Reply({"error": "filtered"}, 400))
+    for _ in range(3):
+        with pytest.raises(AgentirError, match="16 sub-queries in a row failed"):
+            run(label(data, server, "rankings", "--on-failure", "leave_out"))
+
+
+def test_lists_beyond_the_context_stop_the_run_and_do_not_bind_the_folder(data: Path, chat_server: Start) -> None:
+    def reply(seen: Seen) -> Reply:
+        if len(passages(seen)) > 4:
+            return Reply({"error": {"message": "This model's maximum context length is 100 tokens"}}, 400)
+        return brackets(seen)
+
+    server = chat_server(reply)
+    with pytest.raises(
+        AgentirError, match=r"none of the first 16 lists .*depth 6, passage_words 380, window none;.* 100 tok"
+    ):
+        run(label(data, server, "rankings"))
+    run(label(data, server, "rankings", "--window", "4"))
+    assert report(data / "rankings")["rankings"] == NUM
+
+
+def test_what_failed_labels_took_and_what_was_sent_again_is_reported(data: Path, chat_server: Start) -> None:
+    asked = Counter[int]()
+
+    def reply(seen: Seen) -> Reply:
+        asked[number := question(seen)] += 1
+        if (number == 3 and asked[number] == 1) or (number == 5 and asked[number] > 1):
+            return Reply({"error": "down"}, 500, {"retry-after-ms": "1"})
+        return brackets(seen)
+
+    options = ("--votes", "2", "--model.max-retries", "1", "--on-failure", "leave_out")
+    run(label(data, chat_server(reply), "rankings", *options))
+    found = report(data / "rankings")
+    assert found["usage_of_failed"]["prompt_tokens"] == 10 and found["usage"]["prompt_tokens"] == 20 * (NUM - 1)
+    assert found["retries"] == {"server_error": 2} and found["failed"] == {"server_error": 1}
+    assert files(data / "rankings") == [".lock", "labels.jsonl", "manifest.json", "rankings.jsonl"]
 
 
 def test_candidates_can_be_searched_by_vectors(data: Path, chat_server: Start, tiny_qwen3: Path) -> None:

@@ -36,6 +36,8 @@ class Dialect(Protocol):
         """The reply's message; usage and latency are filled in by the caller.
 
         A generation that was cut has no calls and no answer, whatever it holds.
+        The `text` of one that ended by itself is all that the model said besides its thinking: whoever passes no tools reads
+        it, since the `answer` may be a marked part of it, or empty where nothing is marked.
 
         Raises:
             BadReplyError: the reply is no such message.

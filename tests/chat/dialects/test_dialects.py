@@ -74,6 +74,25 @@ def test_the_answer_between_tags_stands_after_the_thought() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["generic", "glm", "qwen3", "json-text"])
+def test_a_reply_that_is_all_reasoning_is_an_answer_only_without_thinking(name: DialectName) -> None:
+    reply = chat_reply(None, reasoning_content="[2] > [1]")
+    found = make_dialect(name).read(reply)
+    assert (found.reasoning, found.text, found.answer) == ("[2] > [1]", "", "")
+    found = make_dialect(name, thinking=False).read(reply)
+    assert (found.reasoning, found.text, found.answer) == ("", "[2] > [1]", "[2] > [1]")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_text_of_a_reply_without_calls_is_all_that_it_says(name: DialectName) -> None:
+    """Whoever passes no tools reads the text, whatever the dialect."""
+    said = 'So: {"ranking": [2, 1], "answer": "Bergen"}'
+    reply = {**chat_reply(f"<think>\nOne.\n</think>\n\n{said}"), **output("One.", "completed")}
+    reply["output"][1]["content"][0]["text"] = said
+    found = make_dialect(name).read(reply)
+    assert (found.finish, found.text) == ("stop", said)
+
+
 @pytest.mark.parametrize("name", CHAT_NAMES)
 @pytest.mark.parametrize(("finish", "expected"), [("length", "length"), ("content_filter", "filtered")])
 def test_what_was_cut_or_withheld_has_neither_calls_nor_an_answer(

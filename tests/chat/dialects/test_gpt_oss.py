@@ -4,6 +4,7 @@ import pytest
 from replies import PROMPT, SEARCH, made, results
 
 from agentir.chat.dialects.dialect import BadReplyError
+from agentir.chat.dialects.generic import MAX_CALLS
 from agentir.chat.dialects.gpt_oss import GptOssDialect
 from agentir.records import Message, ToolCall
 
@@ -104,7 +105,8 @@ def test_summaries_are_the_reasoning_where_there_is_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "finish"), [("max_output_tokens", "length"), ("content_filter", "filtered"), (None, "length")]
+    ("reason", "finish"),
+    [("max_output_tokens", "length"), ("content_filter", "filtered"), (None, "length"), ("stop", "length")],
 )
 def test_a_reply_that_was_cut_has_neither_calls_nor_an_answer(reason: str | None, finish: str) -> None:
     details = {"incomplete_details": {"reason": reason} if reason else None}
@@ -112,6 +114,24 @@ def test_a_reply_that_was_cut_has_neither_calls_nor_an_answer(reason: str | None
     assert (found.finish, found.calls, found.answer, found.reasoning) == (finish, (), "", "One.")
     assert found.raw == [thought("One.")]
     assert GptOssDialect().read(output(status="incomplete", **details)).finish == finish
+
+
+@pytest.mark.parametrize(
+    "item",
+    [{**said("Henrik"), "status": "incomplete"}, called("a", '{"query": "b"}', status="in_progress")],
+    ids=["message", "call"],
+)
+def test_a_reply_that_was_cut_in_an_item_is_cut(item: dict[str, Any]) -> None:
+    """As vLLM gives it, which calls such a reply completed."""
+    found = GptOssDialect().read(output(thought("One."), item))
+    assert (found.finish, found.calls, found.answer) == ("length", (), "")
+
+
+def test_of_a_flood_of_calls_only_the_first_are_taken() -> None:
+    found = GptOssDialect().read(output(*(called(f"c{number}", "{}") for number in range(5000))))
+    assert [call.call_id for call in found.calls] == [f"c{number}" for number in range(MAX_CALLS)]
+    assert found.raw == [called(f"c{number}", "{}") for number in range(MAX_CALLS)]
+    assert found.notes == ("5000 tool calls in one reply, those after the first 64 were left out",)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +148,10 @@ def test_a_reply_that_was_cut_has_neither_calls_nor_an_answer(reason: str | None
             "the reply's status is 'failed': out of memory",
         ),
         (output(status="in_progress"), "the reply's status is 'in_progress': no reason given"),
+        (
+            output(said("x"), status="incomplete", incomplete_details={"reason": "error"}),
+            "the generation ended with 'error', expected an end such as stop, tool_calls, length or content_filter",
+        ),
     ],
 )
 def test_replies_that_hold_no_message_are_refused(reply: dict[str, Any], fault: str) -> None:

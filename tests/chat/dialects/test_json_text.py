@@ -96,6 +96,21 @@ def test_what_the_model_made_up_is_left_out_and_noted() -> None:
     assert (made(found), found.answer) == ([], "Ibsen")
 
 
+def test_results_and_what_the_user_says_next_are_one_message() -> None:
+    call = ToolCall(call_id="a", name="search", arguments={"query": "b"})
+    messages = [
+        *PROMPT,
+        Message(role="user", content="Go on."),
+        Message(role="assistant", content="", calls=(call,)),
+        Message(role="tool", call_id="a", content="r"),
+        Message(role="user", content="Answer now."),
+    ]
+    sent = JsonTextDialect().request(messages, [])["messages"]
+    assert [message["role"] for message in sent] == ["system", "user", "assistant", "user"]
+    assert sent[1]["content"] == "Who wrote Peer Gynt?\n\nGo on."
+    assert sent[3]["content"] == "[Result of search]\nr\n\nAnswer now."
+
+
 def test_messages_that_the_model_did_not_write_are_written_its_way() -> None:
     call = ToolCall(call_id="a", name="search", arguments={"query": "b"})
     messages = [

@@ -81,6 +81,20 @@ def test_replies(message: dict[str, Any], reasoning: str, calls: list[Any], answ
     assert (found.reasoning, made(found), found.answer) == (reasoning, calls, answer)
 
 
+@pytest.mark.parametrize(
+    ("content", "text", "answer"),
+    [
+        ("<think>One.</think>[2] > [1]", "[2] > [1]", ""),
+        ("<think>One.</think>\n<answer>\n[2] > [1]\n</answer>", "[2] > [1]", "[2] > [1]"),
+        ("<think>One.</think>So:\n<answer>[2] > [1]", "So:\n[2] > [1]", "[2] > [1]"),
+        ("<think>One.", "", ""),
+    ],
+)
+def test_the_text_is_what_is_said_without_tags(content: str, text: str, answer: str) -> None:
+    found = TongyiDialect().read(chat_reply(content))
+    assert (found.finish, found.text, found.answer) == ("stop", text, answer)
+
+
 def test_thoughts_may_be_joined() -> None:
     content = f"<think>One.</think><think>Two.</think>{CALL}"
     assert TongyiDialect("join").read(chat_reply(content)).reasoning == "One.\nTwo."
@@ -111,8 +125,7 @@ def test_messages_that_the_model_did_not_write_are_written_its_way() -> None:
     ]
     assert TongyiDialect().request(messages, [SEARCH])["messages"][2:] == [
         {"role": "assistant", "content": f"<think>\nOne.\n</think>\n{CALL}"},
-        {"role": "user", "content": "<tool_response>\nr\n</tool_response>"},
-        {"role": "user", "content": "Answer now."},
+        {"role": "user", "content": "<tool_response>\nr\n</tool_response>\n\nAnswer now."},
     ]
 
 
