@@ -46,6 +46,7 @@ from agentir.drsynth.rollout import RolloutState, roll_out
 from agentir.errors import AgentirError, ConfigError
 from agentir.jsonl import Rejects
 from agentir.records import QAItem, Usage
+from agentir.search.index import Index
 from agentir.search.retriever import Retriever, SearcherKind
 from agentir.tools.search import SNIPPET_WORDS, VISIT_CHARS, ResultForm, SearchTools
 from agentir.tools.tool import Tool
@@ -131,12 +132,14 @@ def main(config: Config) -> None:
     """Reads the questions, runs the episodes, and writes them in order."""
     check(config)
     rejects = Rejects(set_aside=config.on_bad_line == "set_aside")
-    items = chosen(config, read_questions(config.questions, rejects))
+    questions = read_questions(config.questions, rejects)
     rejects.check()
+    items = chosen(config, questions)
     if config.oracle.name and (unknown := [item.qid for item in items if not item.answers]):
         raise ConfigError(
             f"oracle: expected an answer to every question, found none for {', '.join(unknown[:NUM_NAMED])}"
         )
+    check_reachable(config)
     inputs = {"questions": config.questions} | {
         name: path for name, path in (("index", config.index), ("system", config.system)) if path is not None
     }
@@ -149,6 +152,8 @@ def main(config: Config) -> None:
         faults = Faults(config.out)
         with EpisodeStore(config.out) as store:
             num_before = len(store.finished)
+            if store.num_damaged:
+                print(f"{store.num_damaged} damaged lines in {config.out}: their questions are asked again", flush=True)
             state, usage, labels = asyncio.run(run(config, artifact, items, store, faults))
             tell(config, items, store, state, usage, num_before)
             if state.stopped:
@@ -185,6 +190,19 @@ def check(config: Config) -> None:
         warnings.warn("no oracle is named, so lists has no effect", stacklevel=2)
 
 
+def check_reachable(config: Config) -> None:
+    """Opens once what the run will open, so that a wrong name is told before the folder is bound to it."""
+    Endpoint(config.model)
+    if config.oracle.name:
+        Endpoint(config.oracle)
+    if config.index is not None:
+        with Index.open(config.index) as index:
+            if config.searcher == "dense":
+                assert len(index.vectors) == len(index.pack)
+            elif config.searcher == "bm25":
+                index.bm25()
+
+
 def facts_of(config: Config) -> dict[str, Any]:
     """What decides about the episodes and is no option: the prompts, and the index of a server."""
     facts: dict[str, Any] = {"system_sha256": hashlib.sha256(system_prompt(config).encode()).hexdigest()}
@@ -200,7 +218,12 @@ def facts_of(config: Config) -> dict[str, Any]:
 
 def system_prompt(config: Config) -> str:
     """The agent's system prompt."""
-    return SYSTEM if config.system is None else config.system.read_text(encoding="utf-8").strip()
+    if config.system is None:
+        return SYSTEM
+    try:
+        return config.system.read_text(encoding="utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"system: expected {config.system} in UTF-8: {error}") from None
 
 
 def check_same_questions(config: Config, items: Sequence[QAItem]) -> None:

@@ -210,7 +210,6 @@ def test_a_sub_query_goes_on_from_its_journal_at_every_answer(tmp_path: Path, la
         outcome = asyncio.run(
             Oracle(asked, OracleSettings(window=4, step=2, votes=2)).rank(task(8, "shuffle"), journal)
         )
-        journal.close()
         return outcome, len(asked.requests)
 
     path = tmp_path / "whole.jsonl"

@@ -258,7 +258,8 @@ def test_nested_records_keep_order_and_types(tmp_path: Path) -> None:
     assert (tmp_path / "f.jsonl").read_text(encoding="utf-8") == (
         '{"index": 2, "reasoning": "r\\n", "text": "", "calls": ['
         '{"call_id": "007", "name": "search", "arguments": {"query": "ü"}, "raw_arguments": ""}, '
-        '{"call_id": "", "name": "", "arguments": null, "raw_arguments": "{"}], "results": [], "finish": "", "usage": {"num_calls": 0, '
+        '{"call_id": "", "name": "", "arguments": null, "raw_arguments": "{"}], "results": [], '
+        '"finish": "", "usage": {"num_calls": 0, '
         '"num_attempts": 0, "prompt_tokens": 0, "completion_tokens": 0, "cached_tokens": 0, "reasoning_tokens": 0, '
         '"cost": 0.0}, "latency": 0.0, "raw": null, "notes": [], "prompted": ""}\n'
     )

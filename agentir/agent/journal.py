@@ -112,9 +112,6 @@ class Journal:
             self._chain = _chained(self._chain, kind, plain)
             append_line(self._path, Step(kind=kind, value=plain, chain=self._chain))
 
-    def close(self) -> None:
-        """Nothing is left open."""
-
 
 def _read(path: Path) -> list[Step]:
     repair_tail(path)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from agentir.chat.written_calls import WrittenCalls, json_value, tagged_calls
+from agentir.chat.written_calls import WrittenCalls, as_arguments, json_value, tagged_calls
 from agentir.jsonl import Misfit, Rejects, as_id, iter_objects
 from agentir.records import ToolCall, ToolResult, Trajectory, Turn
 
@@ -31,7 +31,7 @@ _MARKUP = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _RESPONSE_BLOCK = re.compile(r"<tool_response>(.*?)(?:</tool_response>|\Z)", re.DOTALL)
-_ANSWER_BLOCK = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
+_ANSWER_BLOCK = re.compile(r"<answer>((?:(?!</?answer>).)*+)</answer>", re.DOTALL)
 _FAILURE = re.compile(
     r"""\s*(?:
       \[(?:failed|error)\b
@@ -46,30 +46,44 @@ _FAILURE = re.compile(
 )
 
 
-def split_thinking(content: str) -> tuple[tuple[str, ...], str]:
-    """The thoughts in a text, in order, and what stands outside of them.
+def thinking_spans(content: str, ends_before_call: bool = False) -> tuple[tuple[int, int], ...]:
+    """Where the thoughts in a text begin and end, tags included.
 
     A closing tag without an opening one ends a thought that began where the text does (or where the thought before
     ended): chat templates put the opening tag into the prompt. A thought that is never closed runs to the end.
+
+    Args:
+        content: the text.
+        ends_before_call: end a thought that is never closed before the tool call it holds: that call was meant.
     """
-    thoughts: list[str] = []
-    visible: list[str] = []
-    start, pending, inside = 0, "", False
+    spans: list[tuple[int, int]] = []
+    start, end, opened = None, 0, 0
     for tag in _THINK_TAG.finditer(content):
-        piece, start = content[start : tag.start()], tag.end()
         if tag[1]:
-            thoughts.append(pending + piece)
-            pending, inside = "", False
-        elif inside:
-            pending += piece
+            spans.append((end if start is None else start, tag.end()))
+            start, end = None, tag.end()
         else:
-            visible.append(piece)
-            inside = True
-    if inside:
-        thoughts.append(pending + content[start:])
-    else:
-        visible.append(content[start:])
-    return tuple(text for thought in thoughts if (text := thought.strip())), "".join(visible).strip()
+            start, opened = tag.start() if start is None else start, tag.end()
+    if start is not None:
+        call = content.find("<tool_call>", opened) if ends_before_call else -1
+        spans.append((start, len(content) if call < 0 else call))
+    return tuple(spans)
+
+
+def ends_in_thought(content: str) -> bool:
+    """Whether a text ends in a thought that is never closed."""
+    tags = [tag[1] for tag in _THINK_TAG.finditer(content)]
+    return bool(tags) and not tags[-1]
+
+
+def split_thinking(content: str, ends_before_call: bool = False) -> tuple[tuple[str, ...], str]:
+    """The thoughts in a text, in order, and what stands outside of them; see `thinking_spans`."""
+    spans = thinking_spans(content, ends_before_call)
+    thoughts = (_THINK_TAG.sub("", content[start:end]).strip() for start, end in spans)
+    ends = [0, *(end for _, end in spans)]
+    starts = [*(start for start, _ in spans), len(content)]
+    visible = "".join(content[end:start] for end, start in zip(ends, starts, strict=True))
+    return tuple(thought for thought in thoughts if thought), visible.strip()
 
 
 def after_thinking(content: str) -> str:
@@ -87,9 +101,14 @@ def clean_reasoning(text: str) -> str:
 
 
 def tagged_answer(text: str) -> str | None:
-    """What stands between `<answer>` tags; None where there are none."""
-    block = _ANSWER_BLOCK.search(text)
-    return block[1].strip() if block else None
+    """What stands between the last `<answer>` tags, or else behind one that is never closed; None where there are none.
+
+    A text that quotes such tags, as a page may hold them, does so before it gives its own answer.
+    """
+    if blocks := _ANSWER_BLOCK.findall(text):
+        return str(blocks[-1]).strip()
+    _, tag, rest = text.rpartition("<answer>")
+    return rest.strip() if tag else None
 
 
 def is_failure(content: str) -> bool:
@@ -213,7 +232,7 @@ def assistant_turn(message: Mapping[str, Any], name: str, prefix: str, think_blo
     """
     content, thoughts_in_parts = message_text(message.get("content"), f"{name}.content")
     calls = tuple(_listed_calls(message.get("tool_calls"), f"{name}.tool_calls", prefix))
-    thoughts_in_text, visible = split_thinking(content if calls else _closed_before_call(content))
+    thoughts_in_text, visible = split_thinking(content, ends_before_call=not calls)
     written = WrittenCalls((), visible) if calls else tagged_calls(visible)
     calls = calls or tuple(replace(call, call_id=f"{prefix}{number}") for number, call in enumerate(written.calls))
     fields = [message_text(message.get(key), f"{name}.{key}") for key in REASONING_KEYS]
@@ -225,14 +244,6 @@ def assistant_turn(message: Mapping[str, Any], name: str, prefix: str, think_blo
     return OpenTurn(
         reasoning=clean_reasoning(thought), text=written.text, calls=calls, thought=thought, notes=written.notes
     )
-
-
-def _closed_before_call(content: str) -> str:
-    """The text, with a thought that is never closed ended before the tool call it holds: that call was meant."""
-    tags = list(_THINK_TAG.finditer(content))
-    if tags and not tags[-1][1] and (place := content.find("<tool_call>", tags[-1].end())) >= 0:
-        return f"{content[:place]}</think>{content[place:]}"
-    return content
 
 
 def message_text(value: Any, name: str) -> tuple[str, tuple[str, ...]]:
@@ -269,11 +280,10 @@ def _listed_calls(value: Any, name: str, prefix: str) -> Iterator[ToolCall]:
             raise Misfit(f"{name}[{number}]", "a call with function.name", call)
         given = function.get("arguments")
         raw = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-        arguments = json_value(raw)
         yield ToolCall(
             call_id=str(call["id"]) if call.get("id") is not None else f"{prefix}{number}",
             name=function["name"],
-            arguments=arguments if isinstance(arguments, dict) else None,
+            arguments=as_arguments(json_value(raw)),
             raw_arguments=raw,
         )
 

@@ -19,6 +19,8 @@ from agentir.records import ToolCall
 
 NAME_KEYS = ("name", "tool", "action")
 ARGUMENT_KEYS = ("arguments", "args", "parameters", "action_input")
+MAX_DEPTH = 50
+"""Arguments nested deeper cannot be read: the line that keeps them nests deeper still (see `agentir.jsonl.MAX_DEPTH`)."""
 MAX_UNREADABLE = 50
 """A text is not searched further after so many places that cannot be read: each may cost a pass over the text."""
 _DECODER = json.JSONDecoder(strict=False)  # models write line breaks into JSON strings
@@ -106,7 +108,7 @@ def harmony_calls(text: str) -> WrittenCalls:
             value, end = found
         else:
             value, end = None, _found_or_end(text, "<|", header.end())
-        arguments = _vetted(value) if isinstance(value, dict) else None
+        arguments = as_arguments(_vetted(value))
         num_unreadable += arguments is None
         raw = text[header.end() : end].strip()
         calls.append(ToolCall(call_id="", name=header[1], arguments=arguments, raw_arguments=raw))
@@ -122,30 +124,39 @@ def bare_calls(text: str) -> WrittenCalls:
     calls: list[ToolCall] = []
     first = position = 0
     for start, end, value in json_objects(text):
-        if not calls or not _AROUND.fullmatch(text, position, start):
+        if not calls or not is_gap(text, position, start):
             calls, first = [], start
         if all(is_call(step) for step in (value if isinstance(value, list) else [value])):
             calls += _calls_of(value, text[start:end])
         else:
             calls = []
         position = end
-    if not calls or not _AROUND.fullmatch(text, position):
+    if not calls or not is_gap(text, position, len(text)):
         return WrittenCalls((), text)
     return WrittenCalls(tuple(calls), text[:first].rstrip(" \t\r\n{`"), ("tool calls without tags",))
 
 
 def json_objects(text: str) -> Iterator[tuple[int, int, Any]]:
-    """The JSON objects and lists of objects in a text, with where they begin and end, fences (```) included."""
+    """The JSON objects and lists of objects in a text, with where they begin and end, fences (```) included.
+
+    What begins like one and cannot be read is given as None, with its bracket as its end: the search goes on inside it.
+    """
     position = num_unreadable = 0
     while num_unreadable < MAX_UNREADABLE and (opening := _JSON_START.search(text, position)):
         if (found := json_at(text, opening.start(1))) is None:
             num_unreadable += 1
             position = opening.end()
+            yield opening.start(), position, None
             continue
         value, position = found
         if opening.start() < opening.start(1) and (fence := _FENCE.match(text, position)):
             position = fence.end()
         yield opening.start(), position, value
+
+
+def is_gap(text: str, start: int, end: int) -> bool:
+    """Whether nothing stands there but what may surround a call without tags."""
+    return _AROUND.fullmatch(text, start, end) is not None
 
 
 def is_call(value: object) -> bool:
@@ -168,11 +179,7 @@ def as_call(value: object, raw: str) -> ToolCall:
     call: Mapping[str, Any] = given if isinstance(given, dict) else {}
     name = next((call[key] for key in NAME_KEYS if isinstance(call.get(key), str)), "")
     arguments = next((call[key] for key in ARGUMENT_KEYS if key in call), None)
-    if isinstance(arguments, str):
-        arguments = json_value(arguments)
-    if not isinstance(arguments, dict):
-        return ToolCall(call_id="", name=name, arguments=None, raw_arguments=clean_text(raw.strip()))
-    return _readable(name, arguments)
+    return _named_call(name, json_value(arguments) if isinstance(arguments, str) else arguments, raw)
 
 
 def json_at(text: str, start: int) -> tuple[Any, int] | None:
@@ -189,6 +196,22 @@ def json_value(text: str) -> Any:
         return loads(clean_text(text).encode("utf-8"))
     except (ValueError, RecursionError):
         return None
+
+
+def as_arguments(value: object) -> dict[str, Any] | None:
+    """The value as a call's arguments; None where it is no object, or one nested deeper than `MAX_DEPTH`."""
+    return value if isinstance(value, dict) and is_shallow(value) else None
+
+
+def is_shallow(value: object) -> bool:
+    """Whether a JSON value is nested at most `MAX_DEPTH` deep."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        lists = [list(one.values()) if isinstance(one, dict) else one for one in level if isinstance(one, list | dict)]
+        if not lists:
+            return True
+        level = [inner for one in lists for inner in one]
+    return False
 
 
 def _block(text: str, start: int, starts: list[int]) -> tuple[list[ToolCall], int]:
@@ -230,12 +253,14 @@ def _keyed_call(body: str) -> ToolCall:
             key = None
     if key is not None or not _NAME.fullmatch(name.strip()):
         return as_call(None, body)
-    return _readable(name.strip(), arguments)
+    return _named_call(name.strip(), arguments, body)
 
 
-def _readable(name: str, arguments: dict[str, Any]) -> ToolCall:
-    raw = json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(call_id="", name=name, arguments=arguments, raw_arguments=raw)
+def _named_call(name: str, value: object, raw: str) -> ToolCall:
+    """A call with its arguments, if they can be read; if not, with what the model wrote."""
+    arguments = as_arguments(value)
+    kept = clean_text(raw.strip()) if arguments is None else json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(call_id="", name=name, arguments=arguments, raw_arguments=kept)
 
 
 def _vetted(value: object) -> Any:

@@ -19,7 +19,7 @@ from typing import Self
 from agentir.agent.journal import Journal, JournalFolder
 from agentir.drsynth.faults import FAULTS
 from agentir.errors import ArtifactError
-from agentir.jsonl import JsonlAppender, loads, read_records, repair_tail
+from agentir.jsonl import JsonlAppender, Rejects, loads, read_records, repair_tail
 from agentir.records import STRICT, Trajectory, Usage
 
 EPISODES, FINISHED, OPEN = "episodes.jsonl", "finished.jsonl", "open"
@@ -48,19 +48,21 @@ class EpisodeStore:
         finished: by qid.
         open_usage: what the episodes under way had taken when the store was opened.
 
-    Raises:
-        ArtifactError: finished.jsonl and episodes.jsonl do not belong together.
+        num_damaged: lines of episodes.jsonl that cannot be read; their questions are asked again.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / EPISODES
+        self._path, self._ledger_path = folder / EPISODES, folder / FINISHED
         self._journals = JournalFolder(folder / OPEN)
-        repair_tail(self._path)
-        self._size = self._path.stat().st_size if self._path.exists() else 0
-        self._ledger = JsonlAppender(folder / FINISHED)
-        self.finished = {line.qid: line for line in read_records(folder / FINISHED, FinishedEpisode)}
         self._episodes = JsonlAppender(self._path)
-        self._recover()
+        self._size = self._path.stat().st_size
+        lines = _read_ledger(self._ledger_path, self._size)
+        if lines is None:  # it does not fit episodes.jsonl, from which it can be made anew
+            self._ledger_path.unlink()
+        self._ledger = JsonlAppender(self._ledger_path)
+        self.finished = {line.qid: line for line in lines or ()}
+        self.num_damaged = 0
+        self._enter_from(max((line.offset + line.size for line in lines or ()), default=0))
         for qid in self.finished:  # a kill may have come just before its journal was removed
             self._journals.remove(qid)
         self.open_usage = self._journals.usage()
@@ -70,21 +72,17 @@ class EpisodeStore:
         """What all episodes had taken when the store was opened, and those that finished since."""
         return sum((line.usage for line in self.finished.values()), self.open_usage)
 
-    def _recover(self) -> None:
-        """Enters the episodes that were written just before a kill."""
-        known = max((line.offset + line.size for line in self.finished.values()), default=0)
-        if known > self._size:
-            raise ArtifactError(
-                f"{self._path}: expected at least {known} bytes, as {FINISHED} says, found {self._size}; the file was cut: "
-                "delete the folder to make it anew"
-            )
+    def _enter_from(self, offset: int) -> None:
+        """Enters the episodes that the short lines lack, from a place in episodes.jsonl on."""
         with open(self._path, "rb") as file:
-            file.seek(known)
+            file.seek(offset)
             for line in file:
-                record = loads(line)
-                usage = Usage(**record["usage"])
-                self._enter(record["qid"], record["status"], known, len(line), usage)
-                known += len(line)
+                if (found := _qid_status_usage(line)) is None:
+                    self.num_damaged += 1
+                else:
+                    qid, status, usage = found
+                    self._enter(qid, status, offset, len(line), usage)
+                offset += len(line)
 
     def _enter(self, qid: str, status: str, offset: int, size: int, usage: Usage) -> None:
         line = FinishedEpisode(qid=qid, status=status, offset=offset, size=size, usage=usage)
@@ -108,11 +106,23 @@ class EpisodeStore:
         return sum(others, self._journals.usage())
 
     def in_order(self, qids: Sequence[str]) -> Iterator[bytes]:
-        """The lines of finished episodes in the order of the questions, as they were written."""
+        """The lines of finished episodes in the order of the questions, as they were written.
+
+        Raises:
+            ArtifactError: a line was damaged since it was written; the next start asks its question again.
+        """
         with open(self._path, "rb") as file:
             for line in (self.finished[qid] for qid in qids if qid in self.finished):
                 file.seek(line.offset)
-                yield file.read(line.size)
+                episode = file.read(line.size)
+                found = _qid_status_usage(episode)
+                if found is None or found[0] != line.qid:
+                    self._ledger_path.unlink()
+                    raise ArtifactError(
+                        f"{self._path}: the episode of {line.qid} at byte {line.offset} was damaged; run the same command "
+                        "again to keep the others and ask again what cannot be read"
+                    )
+                yield episode
 
     def close(self) -> None:
         """Closes the files."""
@@ -124,6 +134,27 @@ class EpisodeStore:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _read_ledger(path: Path, size: int) -> list[FinishedEpisode] | None:
+    """The short lines, None where they are damaged or do not fit a file of so many bytes without gaps."""
+    if not path.exists():
+        return []
+    repair_tail(path)
+    rejects = Rejects()
+    lines = list(read_records(path, FinishedEpisode, rejects))
+    ends = [0, *(line.offset + line.size for line in lines)]
+    is_whole = all(line.offset == end for line, end in zip(lines, ends, strict=False)) and ends[-1] <= size
+    return lines if is_whole and not rejects.items else None
+
+
+def _qid_status_usage(line: bytes) -> tuple[str, str, Usage] | None:
+    """What a short line holds of an episode's line, None where that cannot be read."""
+    try:
+        record = loads(line)
+        return str(record["qid"]), str(record["status"]), Usage(**record["usage"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def remove_working_files(folder: Path) -> None:

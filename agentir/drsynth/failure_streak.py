@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 GIVE_UP_AFTER = 16
-HOPELESS = frozenset({"refused", "connection", "tool"})
-"""Kinds of failures that say more of a server, its address or its key than of what it was asked; "tool" is the search."""
+HOPELESS = frozenset({"refused", "connection", "tool", "context_overflow", "internal"})
+"""Kinds of failures that say more of a server, its address, its key or the settings than of what was asked: "tool" is the
+search, "context_overflow" one before the first turn, "internal" a fault of the program."""
 
 
 class FailureStreak:

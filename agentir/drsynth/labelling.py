@@ -93,8 +93,6 @@ async def label_all(
                 streak.worked()
                 labels.append(outcome)
                 counts.num_labelled += 1
-            finally:
-                journal.close()
             if on_progress is not None:
                 on_progress(counts)
 

@@ -92,11 +92,7 @@ class OracleSearch:
             raise RequestError("query", str(error).removeprefix("query: ")) from None
         if not task.pool.candidates:
             return None
-        journal = self._labels.journals.open(label_key(subquery))
-        try:
-            outcome = await self._oracle.rank(task, journal)
-        finally:
-            journal.close()
+        outcome = await self._oracle.rank(task, self._labels.journals.open(label_key(subquery)))
         self._labels.append(outcome)
         return outcome.ranking
 

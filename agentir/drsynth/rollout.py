@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from agentir.agent.episode import Agent
 from agentir.drsynth.episodes import EpisodeStore
 from agentir.drsynth.failure_streak import FailureStreak
-from agentir.errors import BudgetError
+from agentir.errors import AgentirError, BudgetError
 from agentir.records import QAItem
 
 
@@ -68,23 +69,36 @@ async def roll_out(
             if state.stopped:
                 return
             state.num_running += 1
-            journal = store.journal(item.qid)
             try:
-                trajectory = await agent.run(item.question, qid=item.qid, journal=journal)
+                failure = await episode(item)
             except BudgetError as error:
                 state.stopped = f"{error}; raise it"
                 return
             finally:
-                journal.close()
                 state.num_running -= 1
-            if trajectory.status == "failed":
-                state.failed[item.qid] = trajectory.error
-                kind, _, text = trajectory.error.partition(": ")
+            if failure:
+                state.failed[item.qid] = failure
+                kind, _, text = failure.partition(": ")
                 state.stopped = state.stopped or streak.failed(item.qid, kind, text)
             else:
                 streak.worked()
-                store.finish(trajectory)
                 state.num_done += 1
+
+    async def episode(item: QAItem) -> str:
+        """Runs one and keeps it; returns what it failed of, empty where it did not."""
+        try:
+            trajectory = await agent.run(item.question, qid=item.qid, journal=store.journal(item.qid))
+        except (BudgetError, OSError):
+            raise
+        except AgentirError as error:
+            return f"journal: {error}"
+        except Exception as error:  # a fault of ours must not cost the others what they have paid for
+            traceback.print_exc()
+            return f"internal: {type(error).__name__}: {error}"
+        if trajectory.status == "failed":
+            return trajectory.error
+        store.finish(trajectory)
+        return ""
 
     try:
         async with asyncio.TaskGroup() as group:

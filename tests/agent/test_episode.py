@@ -291,7 +291,6 @@ def test_what_a_failed_call_took_is_in_the_journal(tmp_path: Path) -> None:
     for _ in range(2):
         journal = journals.open("q1")
         assert run(agent(reply), journal).status == "failed"
-        journal.close()
     assert journals.usage() == Usage(num_attempts=6, prompt_tokens=60)
 
 

@@ -22,7 +22,6 @@ def record(journals: JournalFolder, key: str, *kinds: str) -> None:
         journal = journals.open(key)
         for kind in kinds:
             await journal.step(kind, TypeAdapter(Generation), make)
-        journal.close()
 
     asyncio.run(steps())
 

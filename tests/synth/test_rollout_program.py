@@ -359,3 +359,48 @@ def test_a_search_server_that_is_away_stops_the_run_and_one_with_another_index_d
     version = "v1"
     assert start().returncode == 0
     assert read_manifest(out)["config"]["index_version"] == "v1"
+
+
+def test_a_wrong_name_does_not_bind_the_folder(folder: Path, chat_server: Start, tmp_path: Path) -> None:
+    server = chat_server(agent_script)
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    for wrong, text in (
+        (["--index", str(tmp_path)], "expected"),
+        (["--model.name", ""], "model.name: missing"),
+        (["--searcher", "dense"], "vectors"),
+        (["--system", str(tmp_path / "latin.txt")], "system: expected"),
+        (["--model.base-url", "http://[::1"], "model.base_url: expected"),
+        (["--max-minutes", "inf"], "--max-minutes: expected a finite number"),
+        (["--model.extra-body", "{x = 2020-01-01}"], "expected values that JSON has"),
+    ):
+        done = rollout(folder, server, tmp_path / "out", *wrong)
+        assert done.returncode == 2 and text in done.stderr and "Traceback" not in done.stderr, done.stderr
+    done = rollout(folder, server, tmp_path / "out", "--max-questions", "2")
+    assert done.returncode == 0, done.stderr
+
+
+def test_answers_longer_than_the_context_fail_instead_of_ending_every_episode(
+    folder: Path, chat_server: Start, tmp_path: Path
+) -> None:
+    text = "'max_tokens' is too large: 40000. This model's maximum context length is 32768 tokens"
+    server = chat_server(lambda seen: Reply({"message": text, "code": 400}, 400))
+    done = rollout(folder, server, tmp_path / "out")
+    assert done.returncode == 2 and "16 episodes in a row failed" in done.stderr and "is too large" in done.stderr
+    server.script = agent_script
+    done = rollout(folder, server, tmp_path / "out")
+    assert done.returncode == 0 and "24 completed" in done.stdout, done.stderr
+
+
+def test_a_damaged_journal_is_told_and_costs_only_its_episode(folder: Path, chat_server: Start, tmp_path: Path) -> None:
+    server = chat_server(agent_script)
+    rollout(folder, server, tmp_path / "out", "--model.budget.max-calls", "5", "--episodes-at-once", "2")
+    journals = list((tmp_path / "out" / "open").iterdir())
+    assert journals
+    for journal in journals:
+        journal.write_text('{"kind": 7}\n')
+    done = rollout(folder, server, tmp_path / "out")
+    assert done.returncode == 2 and ".jsonl:1: kind: expected a valid string, found 7; delete the file" in done.stderr
+    for journal in journals:
+        journal.unlink()
+    done = rollout(folder, server, tmp_path / "out")
+    assert done.returncode == 0 and "24 completed" in done.stdout, done.stderr

@@ -9,9 +9,10 @@ from itertools import count
 from typing import Any, Literal
 
 from agentir.chat.dialects.dialect import BadReplyError
+from agentir.chat.dialects.document_text import without_special_tokens
 from agentir.chat.model import Finish, Generation, ToolSchema
 from agentir.chat.transcripts import REASONING_KEYS, OpenTurn, ThinkBlocks, assistant_turn, clean_reasoning
-from agentir.chat.written_calls import bare_calls
+from agentir.chat.written_calls import MAX_DEPTH, bare_calls, is_shallow
 from agentir.jsonl import Misfit
 from agentir.records import Message, ToolCall
 
@@ -71,7 +72,8 @@ class GenericDialect:
 def plain_message(message: Message) -> dict[str, Any]:
     """A message that is no assistant's, as chat completions take it."""
     if message.role == "tool":
-        return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
+        content = without_special_tokens(message.content)
+        return {"role": "tool", "tool_call_id": message.call_id, "content": content}
     return {"role": message.role, "content": message.content}
 
 
@@ -210,16 +212,26 @@ def generation(
         notes: what was mended.
     """
     if finish in ("length", "filtered"):
-        return Generation(reasoning=reasoning, text=text, finish=finish, raw=raw, notes=tuple(notes))
+        return with_raw(Generation(reasoning=reasoning, text=text, finish=finish, notes=tuple(notes)), raw)
     found = text if answer is None else answer
     if len(calls) > MAX_CALLS:
         notes = (*notes, f"{len(calls)} tool calls in one reply, those after the first {MAX_CALLS} were left out")
-    return Generation(
+    made = Generation(
         reasoning=reasoning,
         text=text,
         calls=with_ids(calls[:MAX_CALLS]),
         answer="" if calls else found.strip(),
         finish="calls" if calls else "stop",
-        raw=raw,
         notes=tuple(notes),
     )
+    return with_raw(made, raw)
+
+
+def with_raw(found: Generation, raw: Any) -> Generation:
+    """The generation with what goes back to the server, unless that is nested too deeply for the line that keeps it."""
+    if is_shallow(raw):
+        return replace(found, raw=raw)
+    note = (
+        f"what the server sent is nested deeper than {MAX_DEPTH}: it was not kept, and is rebuilt when it is sent back"
+    )
+    return replace(found, notes=(*found.notes, note))

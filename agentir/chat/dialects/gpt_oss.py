@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from agentir.chat.dialects.dialect import BadReplyError
-from agentir.chat.dialects.generic import finish_of, generation, sent_arguments
+from agentir.chat.dialects.document_text import without_special_tokens
+from agentir.chat.dialects.generic import finish_of, generation, sent_arguments, with_raw
 from agentir.chat.dialects.leaks import readable, without_known
 from agentir.chat.model import Finish, Generation, ToolSchema
 from agentir.chat.transcripts import clean_reasoning
-from agentir.chat.written_calls import harmony_calls, json_value
+from agentir.chat.written_calls import as_arguments, harmony_calls, json_value
 from agentir.records import Message, ToolCall
 
 CALL_TYPES = ("function_call", "mcp_call")
@@ -63,7 +63,7 @@ class GptOssDialect:
             None,
             notes=(note,) if leaked else (),
         )
-        return replace(found, raw=_given_back(items, found.calls))
+        return with_raw(found, _given_back(items, found.calls))
 
 
 def _sent(message: Message) -> list[dict[str, Any]]:
@@ -71,7 +71,8 @@ def _sent(message: Message) -> list[dict[str, Any]]:
     if message.role == "system":
         return []
     if message.role == "tool":
-        return [{"type": "function_call_output", "call_id": message.call_id, "output": message.content}]
+        output = without_special_tokens(message.content)
+        return [{"type": "function_call_output", "call_id": message.call_id, "output": output}]
     if isinstance(message.raw, list):
         return message.raw
     said = [{"role": message.role, "content": message.content}] if message.content or not message.calls else []
@@ -167,8 +168,5 @@ def _call(item: Mapping[str, Any]) -> ToolCall:
     if not isinstance(name, str):
         raise BadReplyError(f"expected a call with a name, found {str(dict(item))[:200]}")
     raw = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-    arguments = json_value(raw)
     call_id = next((found for key in ("call_id", "id") if isinstance(found := item.get(key), str)), "")
-    return ToolCall(
-        call_id=call_id, name=name, arguments=arguments if isinstance(arguments, dict) else None, raw_arguments=raw
-    )
+    return ToolCall(call_id=call_id, name=name, arguments=as_arguments(json_value(raw)), raw_arguments=raw)

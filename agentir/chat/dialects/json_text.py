@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from agentir.chat.dialects.generic import chat_message, generation, unsplit
+from agentir.chat.dialects.json_steps import read_steps
 from agentir.chat.dialects.text_protocol import cut_at, reply_text, text_messages, tool_lines
 from agentir.chat.model import Generation, ToolSchema
 from agentir.chat.transcripts import ThinkBlocks, clean_reasoning, split_thinking
-from agentir.chat.written_calls import as_call, is_call, json_objects
-from agentir.records import Message, ToolCall
+from agentir.chat.written_calls import json_objects
+from agentir.records import Message
 
 STOP = ("\n[Result of ",)
 """The model would go on with a tool's result of its own making."""
 _RESULT = "[Result of "
+_MADE_UP = re.compile(rf"^[ \t]*+{re.escape(_RESULT)}", re.MULTILINE)
 _TOOLS_BEGIN = """# Tools
 
 You can use these tools, one a line, with the JSON schema of their arguments:
@@ -63,9 +65,9 @@ class JsonTextDialect:
         """See `Dialect.read`."""
         message, finish = chat_message(reply)
         thoughts, visible = split_thinking(reply_text(message if self.thinking else unsplit(message)))
-        visible, cut = cut_at(visible, _RESULT)
-        found = _Steps(rest=visible)
-        found.read(visible)
+        objects = ((start, end) for start, end, value in json_objects(visible) if value is not None)
+        visible, cut = cut_at(visible, _MADE_UP, objects)
+        found = read_steps(visible)
         thinking = "\n".join(thoughts if self.think_blocks == "join" else thoughts[-1:])
         places = ("\n".join(found.thoughts), thinking, found.before)
         return generation(
@@ -77,64 +79,6 @@ class JsonTextDialect:
             answer=found.answer,
             notes=(*cut, *found.notes),
         )
-
-
-@dataclass(slots=True)
-class _Steps:
-    """What the JSON objects of a reply say; `before` stands before the first of them, `rest` around them."""
-
-    rest: str
-    before: str = ""
-    thoughts: list[str] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
-    answer: str | None = None
-    notes: list[str] = field(default_factory=list)
-
-    def read(self, text: str) -> None:
-        """Takes calls until an answer, or an answer; what comes after is left out and noted."""
-        kept: list[str] = []
-        position = num_left_out = 0
-        for start, end, step in _steps(text):
-            if self.answer is not None or (self.calls and not _calls(step)):
-                num_left_out += 1
-            elif _calls(step):
-                self.calls.append(as_call(step, text[max(start, position) : end]))  # a list's text is kept once
-            else:
-                self.answer = _as_text(step["answer"])
-            if not position:
-                self.before = text[:start]
-            if not num_left_out and isinstance(thought := step.get("thought"), str):
-                self.thoughts.append(thought)
-            kept.append(text[position:start])
-            position = max(position, end)
-        self.rest = "".join([*kept, text[position:]])
-        if num_left_out:
-            self.notes.append(f"{num_left_out} objects after the answer or the calls were left out")
-        if not position and (broken := _broken_call(text)):
-            self.calls, self.rest = [broken], ""
-
-
-def _steps(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """The objects in a text that are calls or answers, also those in a list."""
-    for start, end, value in json_objects(text):
-        for step in value if isinstance(value, list) else [value]:
-            if isinstance(step, dict) and (_calls(step) or step.get("answer") is not None):
-                yield start, end, step
-
-
-def _calls(step: Mapping[str, Any]) -> bool:
-    return is_call(step) or bool(isinstance(step.get("tool"), str) and step["tool"])
-
-
-def _broken_call(text: str) -> ToolCall | None:
-    """The call that cannot be read, where a text is meant as one: the model is then told so."""
-    bare = text.strip().removeprefix("<tool_call>").removeprefix("```json").removeprefix("```").strip()
-    meant = bare.startswith("{") and any(f'"{key}"' in bare for key in ("tool", "arguments"))
-    return as_call(None, bare) if meant else None
-
-
-def _as_text(answer: object) -> str:
-    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
 
 
 def _written(message: Message) -> str:

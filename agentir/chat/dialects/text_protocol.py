@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from agentir.chat.dialects.dialect import BadReplyError
+from agentir.chat.dialects.document_text import without_markup
 from agentir.chat.dialects.generic import function_tool, joined_users
 from agentir.chat.model import ToolSchema
 from agentir.chat.transcripts import REASONING_KEYS, message_text
@@ -27,7 +29,7 @@ def text_messages(
         messages: the conversation.
         part: is appended to the system prompt; empty: none is.
         written: an assistant's message as the model wrote it.
-        answered: a tool's result as the model reads it, from the tool's name and the content.
+        answered: a tool's result as the model reads it, from the tool's name and the content, which has no markup left.
         gap: stands between the results of one turn, which are joined in one user's message in the order of their calls.
     """
     first = messages[0] if messages and messages[0].role == "system" else None
@@ -41,7 +43,7 @@ def text_messages(
         order = {call_id: place for place, call_id in enumerate(names)}
         waiting.sort(key=lambda message: order.get(message.call_id, len(order)))
         if waiting:
-            texts = (answered(names.get(message.call_id, ""), message.content) for message in waiting)
+            texts = (answered(names.get(message.call_id, ""), without_markup(message.content)) for message in waiting)
             sent.append({"role": "user", "content": gap.join(texts)})
         waiting.clear()
 
@@ -79,15 +81,18 @@ def reply_text(message: Mapping[str, Any]) -> str:
     return f"<think>\n{thought}\n</think>\n\n{content}" if thought else content
 
 
-def cut_at(text: str, marker: str) -> tuple[str, tuple[str, ...]]:
+def cut_at(text: str, marker: re.Pattern[str], spans: Iterable[tuple[int, int]]) -> tuple[str, tuple[str, ...]]:
     """The text up to a tool's result that the model made up, and a note if there was one.
 
     Args:
         text: what the model wrote.
         marker: what a result begins with.
+        spans: parts of the text in which it is only named.
     """
-    place = text.find(marker)
-    if place < 0:
-        return text, ()
-    note = f"cut off at a tool result that the model wrote itself: {len(text) - place} characters"
-    return text[:place].removesuffix("\n"), (note,)
+    position = 0
+    for start, end in (*sorted(spans), (len(text), len(text))):
+        if position < start and (found := marker.search(text, position, start)):
+            note = f"cut off at a tool result that the model wrote itself: {len(text) - found.start()} characters"
+            return text[: found.start()].removesuffix("\n"), (note,)
+        position = max(position, end)
+    return text, ()

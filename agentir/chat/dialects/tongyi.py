@@ -11,12 +11,14 @@ from agentir.chat.dialects.generic import CALL_PREFIX, chat_message, generation
 from agentir.chat.dialects.leaks import with_leaked_calls
 from agentir.chat.dialects.text_protocol import cut_at, reply_text, text_messages, tool_lines
 from agentir.chat.model import Generation, ToolSchema
-from agentir.chat.transcripts import ThinkBlocks, assistant_turn, tagged_answer
+from agentir.chat.transcripts import ThinkBlocks, assistant_turn, ends_in_thought, tagged_answer, thinking_spans
 from agentir.records import Message
 
-STOP = ("\n<tool_response>", "<tool_response>")
-"""The model would go on with a tool's result of its own making."""
+STOP = ("\n<tool_response>",)
+"""The model would go on with a tool's result of its own making; in the middle of a line it names the tag."""
 _RESULT = "<tool_response>"
+_MADE_UP = re.compile(_RESULT)
+_BLOCK = re.compile(r"<(tool_call|answer)>(?:(?!</?\1>).)*+</\1>", re.DOTALL)
 _ANSWER_TAG = re.compile(r"</?answer>")
 _TOOLS_BEGIN = """# Tools
 
@@ -63,10 +65,14 @@ class TongyiDialect:
     def read(self, reply: Mapping[str, Any]) -> Generation:
         """See `Dialect.read`."""
         message, finish = chat_message(reply)
-        content, notes = cut_at(reply_text(message), _RESULT)
+        written = reply_text(message)
+        blocks = (block.span() for block in _BLOCK.finditer(written))
+        content, notes = cut_at(written, _MADE_UP, (*thinking_spans(written, ends_before_call=True), *blocks))
         turn = assistant_turn({"content": content}, "message", CALL_PREFIX, self.think_blocks)
         if not turn.calls and not turn.text:
             turn = with_leaked_calls(turn)
+        if finish == "stop" and not turn.calls and ends_in_thought(content):
+            notes = (*notes, "the reply ends in a thought: it holds neither a call nor an answer")
         return generation(
             turn.reasoning,
             _ANSWER_TAG.sub("", turn.text).strip(),
