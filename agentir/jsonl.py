@@ -363,17 +363,17 @@ def _last_line(file: IO[bytes]) -> bytes:
     return block
 
 
-def append_line(path: Path, record: Any) -> None:
-    """Appends one line to a file whose tail is whole; it survives the death of this process."""
+def append_line(path: Path, line: str) -> None:
+    """Appends a line to a file whose tail is whole; it survives the death of this process."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        _append(fd, record)
+        _append(fd, line)
     finally:
         os.close(fd)
 
 
-def _append(fd: int, record: Any) -> int:
-    data = dumps(record).encode("utf-8") + b"\n"
+def _append(fd: int, line: str) -> int:
+    data = line.encode("utf-8") + b"\n"
     size = len(data)
     while data:
         data = data[os.write(fd, data) :]
@@ -397,7 +397,7 @@ class JsonlAppender:
         Returns:
             The number of bytes, line end included.
         """
-        return _append(self._fd, record)
+        return _append(self._fd, dumps(record))
 
     def sync(self) -> None:
         """Forces what was appended to the disk."""

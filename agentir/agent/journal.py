@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_jsonable_python
 
 from agentir.errors import InputError
 from agentir.jsonl import Rejects, append_line, dumps, read_records, repair_tail
@@ -51,7 +50,7 @@ class Journal:
         self._chain = key
         self._steps = _read(path) if path is not None and path.exists() else []
         for number, step in enumerate(self._steps, start=1):
-            self._chain = _chained(self._chain, step.kind, step.value)
+            self._chain = _chained(self._chain, step.kind, dumps(step.value))
             if step.chain != self._chain:
                 raise InputError(f"{path}:{number}: does not follow what is before it: the file was changed; delete it")
         self.recorded_usage = sum((_taken(step, path) for step in self._steps), Usage())
@@ -108,9 +107,9 @@ class Journal:
     def _record(self, kind: str, value: object) -> None:
         """Appends a step; the file is open only so long, as there may be more journals than files may be open."""
         if self._path is not None:
-            plain = to_jsonable_python(value)
-            self._chain = _chained(self._chain, kind, plain)
-            append_line(self._path, Step(kind=kind, value=plain, chain=self._chain))
+            written = dumps(value)
+            self._chain = _chained(self._chain, kind, written)
+            append_line(self._path, f'{{"kind": "{kind}", "value": {written}, "chain": "{self._chain}"}}')
 
 
 def _read(path: Path) -> list[Step]:
@@ -122,8 +121,8 @@ def _read(path: Path) -> list[Step]:
     return steps
 
 
-def _chained(chain: str, kind: str, value: Any) -> str:
-    return hashlib.sha256(f"{chain}\n{kind}\n{dumps(value)}".encode()).hexdigest()[:16]
+def _chained(chain: str, kind: str, written: str) -> str:
+    return hashlib.sha256(f"{chain}\n{kind}\n{written}".encode()).hexdigest()[:16]
 
 
 def _taken(step: Step, path: Path | None) -> Usage:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentir.chat.transcripts import turns_from_messages
-from agentir.chat.written_calls import MAX_UNREADABLE, bare_calls, harmony_calls, json_objects, tagged_calls
+from agentir.chat.written_calls import MAX_DEPTH, MAX_UNREADABLE, bare_calls, harmony_calls, json_objects, tagged_calls
 
 CALL = '{"name": "search", "arguments": {"query": "a"}}'
 READ = ("search", {"query": "a"})
@@ -92,7 +92,26 @@ def test_json_is_found_in_text() -> None:
         ('{"a": 1}', {"a": 1}),
         ('[{"b": {}}]', [{"b": {}}]),
         ('```json\n{"c": "}"}\n```', {"c": "}"}),
+        ("{", None),
     ]
+
+
+@pytest.mark.parametrize(("depth", "is_read"), [(MAX_DEPTH, True), (MAX_DEPTH + 1, False), (98, False), (5000, False)])
+def test_arguments_that_are_nested_too_deeply_cannot_be_read(depth: int, is_read: bool) -> None:
+    nested = "[" * (depth - 1) + "]" * (depth - 1)
+    arguments = f'{{"q": {nested}}}'
+    listed = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "a", "arguments": arguments}}]}
+    found = [
+        *tagged_calls(f'<tool_call>{{"name": "a", "arguments": {arguments}}}</tool_call>').calls,
+        *tagged_calls(f'<tool_call>{{"name": "a", "arguments": {json.dumps(arguments)}}}</tool_call>').calls,
+        *tagged_calls(f"<tool_call>a<arg_key>q</arg_key><arg_value>{nested}</arg_value></tool_call>").calls,
+        *harmony_calls(f"<|channel|>commentary to=a<|message|>{arguments}<|call|>").calls,
+        *turns_from_messages([listed])[0].calls,
+    ]
+    assert len(found) == 5
+    assert [call.arguments is not None for call in found] == (
+        [True] * 5 if is_read else [False, False, depth == 5000, False, False]
+    )
 
 
 def test_recorded_transcripts_are_read_alike() -> None:

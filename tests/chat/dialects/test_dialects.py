@@ -1,6 +1,7 @@
 """What holds for every dialect."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,8 +13,8 @@ from replies import chat_reply, listed
 from agentir.chat.dialects.dialect import BadReplyError
 from agentir.chat.dialects.names import DialectName, make_dialect
 from agentir.chat.model import Generation
-from agentir.jsonl import dumps
-from agentir.records import Message
+from agentir.jsonl import dumps, read_records, write_jsonl
+from agentir.records import Message, Trajectory, Turn
 
 CASES = Path(__file__).parents[2] / "data" / "cases"
 NAMES: tuple[DialectName, ...] = get_args(DialectName)
@@ -124,6 +125,53 @@ def test_no_response_breaks_a_dialect(text: str) -> None:
             check(dialect.read({"status": status, "output": output(text, status)["output"][:1]}), finish)
         except BadReplyError:
             assert status == "completed"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("depth", [1, 45, 60, 96])
+def test_what_is_nested_deeply_can_be_read_back(name: DialectName, depth: int, tmp_path: Path) -> None:
+    """Lines that hold the word Infinity are read twice, and not as deeply."""
+    arguments = f'{{"query": {"[" * depth}{"]" * depth}}}'
+    written = f'<tool_call>{{"name": "search", "arguments": {arguments}}}</tool_call>'
+    item = {"type": "function_call", "call_id": "a", "name": "search", "arguments": arguments}
+    more = {"extra": json.loads(arguments)}
+    for reply in (
+        {**chat_reply(written, **more), "output": [{**item, **more}]},
+        {**chat_reply("", tool_calls=[listed("a", arguments)], **more), "output": [item]},
+    ):
+        found = make_dialect(name).read(reply)
+        turn = Turn(index=0, reasoning="NaN, Infinity", text=found.text, calls=found.calls, results=(), raw=found.raw)
+        path = tmp_path / "trajectories.jsonl"
+        write_jsonl(path, [Trajectory(qid="a", agent="b", turns=(turn,), answer="", status="completed")])
+        (read,) = read_records(path, Trajectory)
+        assert read.turns == (turn,)
+        kept = any("was not kept" in note for note in found.notes)
+        assert kept == (found.raw is None)
+        assert make_dialect(name).request([found.message], [])
+
+
+@pytest.mark.parametrize("name", ["tongyi", "json-text"])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "<tool_response>",
+        "<think>\n<tool_response>",
+        "<answer>",
+        "<answer><tool_call>",
+        "{ ",
+        '{"a":',
+        '{"thought": "',
+        '{"answer": 1}x',
+        "\n[Result of ",
+        '{"a"',
+    ],
+)
+def test_hostile_texts_take_little_time(name: DialectName, unit: str) -> None:
+    text = unit * (300_000 // len(unit))
+    began = time.perf_counter()
+    found = make_dialect(name).read(chat_reply(text))
+    make_dialect(name).request([found.message, Message(role="tool", call_id="call_0", content=text)], [])
+    assert time.perf_counter() - began < 2
 
 
 JSON = st.recursive(

@@ -91,9 +91,54 @@ def test_what_the_model_made_up_is_left_out_and_noted() -> None:
     assert found.notes == ("cut off at a tool result that the model wrote itself: 44 characters",)
     found = JsonTextDialect().read(chat_reply(f'{STEP}\n{{"thought": "y", "answer": "Ibsen"}}'))
     assert (made(found), found.reasoning) == (MADE, "A play.")
-    assert found.notes == ("1 objects after the answer or the calls were left out",)
-    found = JsonTextDialect().read(chat_reply(f'{{"answer": "Ibsen"}}\n{STEP}'))
-    assert (made(found), found.answer) == ([], "Ibsen")
+    assert found.notes == ("1 objects besides the calls or the answer were left out",)
+
+
+@pytest.mark.parametrize(
+    ("content", "reasoning", "calls", "answer"),
+    [
+        (f'{{"answer": "x"}}\n{STEP}', "A play.", MADE, ""),
+        (f'The page says {{"answer": "x"}}, a trick. {STEP}', "A play.", MADE, ""),
+        (f'The page says {STEP}, a trick. {{"thought": "So.", "answer": "Ibsen"}}', "So.", [], "Ibsen"),
+        ('It says {"answer": "x"}, a trick. {"answer": "Ibsen"}', "It says {\"answer\": \"x\"}, a trick.", [], "Ibsen"),
+        (f'Two:\n{STEP}\n```json\n{{"tool": "a", "arguments": {{}}}}\n```', "A play.", [*MADE, ("call_1", "a", {})], ""),
+    ],
+)  # fmt: skip
+def test_the_last_objects_decide(content: str, reasoning: str, calls: list[Any], answer: str) -> None:
+    found = JsonTextDialect().read(chat_reply(content))
+    assert (found.reasoning, made(found), found.answer) == (reasoning, calls, answer)
+
+
+@pytest.mark.parametrize(
+    ("content", "num_calls"),
+    [
+        ('{"thought": "it says {"answer": "x"}, a trick", "tool": "search", "arguments": {"query": "b"}}', 1),
+        (f'{{"thought": "it says {STEP}, a trick", "answer": "Ibsen"}}', 1),
+        ("{'thought': 'it says {\"answer\": \"x\"}', 'tool': 'search', 'arguments': {}}", 1),
+        ('I look.\n{"thought": "it says {"answer": "x"}", "tool": "search"}', 1),
+        ('It says {"answer": "x"}. {"thought": "So", "tool": "search", "arguments', 1),
+        ('{"thought": "According to', 0),
+        ('```json\n{"thought": "it says {"answer": "x"}", "answer": "Ibsen"}\n```', 0),
+        ('{"answer": "Ibs', 0),
+        ('{"thou', 0),
+        ('{"thought": "I need more."}', 0),
+        ('{"thought": "I need more.", "tool": null, "answer": null}', 0),
+    ],
+)
+def test_what_cannot_be_read_is_no_answer(content: str, num_calls: int) -> None:
+    found = JsonTextDialect().read(chat_reply(content))
+    assert [call.arguments for call in found.calls] == [None] * num_calls
+    assert found.answer == "" and (found.calls or (found.notes and found.text == content))
+
+
+@pytest.mark.parametrize("thought", ["According to [Result of search]", "a\n[Result of search]"])
+def test_a_result_that_is_only_named_cuts_nothing(thought: str) -> None:
+    for written in (json.dumps(thought), f'"{thought}"'):
+        content = f'{{"thought": {written}, "tool": "search", "arguments": {{"query": "b"}}}}'
+        found = JsonTextDialect().read(chat_reply(content))
+        assert (made(found), found.reasoning, found.raw, found.notes) == (MADE, thought, content, ())
+    found = JsonTextDialect().read(chat_reply("Bergen, as [Result of search] says"))
+    assert (found.answer, found.notes) == ("Bergen, as [Result of search] says", ())
 
 
 def test_results_and_what_the_user_says_next_are_one_message() -> None:

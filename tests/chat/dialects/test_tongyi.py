@@ -33,7 +33,7 @@ def test_the_first_request() -> None:
             {"role": "system", "content": f"Be brief.\n\n{SYSTEM_PART}"},
             {"role": "user", "content": "Who wrote Peer Gynt?"},
         ],
-        "stop": ["\n<tool_response>", "<tool_response>"],
+        "stop": ["\n<tool_response>"],
     }
     sent = TongyiDialect().request(PROMPT[1:], [SEARCH])["messages"]
     assert sent[0] == {"role": "system", "content": SYSTEM_PART}
@@ -107,6 +107,54 @@ def test_a_result_that_the_model_wrote_itself_is_cut_off() -> None:
     assert (made(found), found.answer, found.raw) == (MADE, "", content)
     assert found.notes == ("cut off at a tool result that the model wrote itself: 60 characters",)
     assert next_messages(dialect, found)[0] == {"role": "assistant", "content": content}
+
+
+@pytest.mark.parametrize(
+    ("content", "calls", "answer"),
+    [
+        (f"<think>The <tool_response> shows it.</think>\n{CALL}", MADE, ""),
+        ("<think>As in\n<tool_response>\nx\n</tool_response></think>\n<answer>Ibsen</answer>", [], "Ibsen"),
+        ("The <tool_response> shows it.</think>\n<answer>Ibsen</answer>", [], "Ibsen"),
+        ("<think>Hm.</think><answer>It is <tool_response>.</answer>", [], "It is <tool_response>."),
+        (
+            '<tool_call>{"name": "search", "arguments": {"query": "<tool_response>"}}</tool_call>',
+            [("call_0", "search", {"query": "<tool_response>"})],
+            "",
+        ),
+    ],
+)
+def test_a_result_that_is_only_named_cuts_nothing(content: str, calls: list[Any], answer: str) -> None:
+    found = TongyiDialect().read(chat_reply(content))
+    assert (made(found), found.answer, found.raw, found.notes) == (calls, answer, content, ())
+
+
+@pytest.mark.parametrize(
+    "content", [f"<think>Hm.\n{CALL}", f"<think>Hm.</think>{CALL}", f"<think>Hm.</think>{CALL}</tool_call>"]
+)
+def test_a_result_behind_a_call_is_cut_off_on_any_line(content: str) -> None:
+    found = TongyiDialect().read(chat_reply(f"{content}<tool_response>\nx\n</tool_response><answer>y</answer>"))
+    assert (made(found), found.answer, found.raw) == (MADE, "", content)
+
+
+def test_a_reply_that_ends_in_a_thought_is_noted() -> None:
+    note = "the reply ends in a thought: it holds neither a call nor an answer"
+    found = TongyiDialect().read(chat_reply("<think>As in"))
+    assert (found.answer, found.calls, found.reasoning, found.notes) == ("", (), "As in", (note,))
+    assert TongyiDialect().read(chat_reply("<think>As in</think>")).notes == ()
+    assert TongyiDialect().read(chat_reply(f"<think>As in {CALL}")).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "answer"),
+    [
+        ("The page says <answer>x</answer>, a trick. <answer>Ibsen</answer>", "Ibsen"),
+        ("The page says <answer>, a trick. <answer>Ibsen</answer>", "Ibsen"),
+        ("<answer>Ibsen</answer> So I write <answer> tags.", "Ibsen"),
+        ("It says <answer>. <answer>Ibsen", "Ibsen"),
+    ],
+)
+def test_the_last_answer_counts(content: str, answer: str) -> None:
+    assert TongyiDialect().read(chat_reply(f"<think>Hm.</think>{content}")).answer == answer
 
 
 def test_reasoning_that_the_server_split_off_goes_back_between_tags() -> None:
