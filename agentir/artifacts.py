@@ -19,9 +19,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from agentir import __version__
+from agentir.appender import JsonlAppender
 from agentir.config import Section, identity
 from agentir.errors import ArtifactError, InputError, LockedError
-from agentir.jsonl import JsonlAppender, Rejects, check_regular, write_jsonl, write_lines
+from agentir.jsonl import Rejects, check_regular, write_jsonl, write_lines
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"

@@ -29,13 +29,14 @@ from typing import Any, Literal
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from agentir import __version__
+from agentir.appender import JsonlAppender
 from agentir.artifacts import MANIFEST, UNFINISHED, Artifact, read_manifest
 from agentir.config import ProgramConfig
 from agentir.corpus.qa import read_questions
 from agentir.embed.load import Backend, load_encoder
 from agentir.embed.template import Input
 from agentir.errors import ConfigError, InputError
-from agentir.jsonl import MAX_SHOWN, JsonlAppender, Rejects, read_records
+from agentir.jsonl import MAX_SHOWN, Rejects, read_records
 from agentir.measures.query_values import FILE, QueryValues
 from agentir.measures.ranking import MEASURES, Evaluation, evaluate, measure_names
 from agentir.measures.runs import Qrels, Run, RunFile, fits_trec, read_run, write_qrels, write_run

@@ -18,18 +18,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentir.appender import JsonlAppender, repair_tail
 from agentir.errors import InputError
 from agentir.jsonl import (
     MAX_DEPTH,
     MAX_SHOWN,
-    JsonlAppender,
     Rejects,
     clean_text,
     dumps,
     iter_lines,
     iter_objects,
     read_records,
-    repair_tail,
     write_jsonl,
 )
 from agentir.records import Document, Hit, QAItem, ToolCall, Turn

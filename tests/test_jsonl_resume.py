@@ -2,7 +2,7 @@ import json
 import shutil
 from pathlib import Path
 
-from agentir.jsonl import JsonlAppender
+from agentir.appender import JsonlAppender
 
 CASES = Path(__file__).parent / "data" / "cases"
 

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from agentir.appender import append_line, repair_tail
 from agentir.errors import InputError
-from agentir.jsonl import Rejects, append_line, dumps, read_records, repair_tail
+from agentir.jsonl import Rejects, dumps, read_records
 from agentir.records import STRICT, Usage
 
 T = TypeVar("T")

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Self
 
 from agentir.agent.journal import Journal, JournalFolder
+from agentir.appender import JsonlAppender, repair_tail
 from agentir.drsynth.faults import FAULTS
 from agentir.errors import ArtifactError
-from agentir.jsonl import JsonlAppender, Rejects, loads, read_records, repair_tail
+from agentir.jsonl import Rejects, loads, read_records
 from agentir.records import STRICT, Trajectory, Usage
 
 EPISODES, FINISHED, OPEN = "episodes.jsonl", "finished.jsonl", "open"

@@ -11,10 +11,11 @@ from typing import Self
 from pydantic import TypeAdapter
 
 from agentir.agent.journal import JournalFolder
+from agentir.appender import JsonlAppender
 from agentir.drsynth.failure_streak import GIVE_UP_AFTER
 from agentir.drsynth.oracle import LabelOutcome
 from agentir.errors import AgentirError
-from agentir.jsonl import JsonlAppender, read_records
+from agentir.jsonl import read_records
 from agentir.records import SubQuery, Usage
 
 _OUTCOME = TypeAdapter(LabelOutcome)
