@@ -358,7 +358,7 @@ def test_repair_of_an_absent_file_makes_none(tmp_path: Path) -> None:
 
 APPEND_FOREVER = """
 import sys
-from agentir.jsonl import JsonlAppender
+from agentir.appender import JsonlAppender
 with JsonlAppender(sys.argv[1]) as appender:
     for n in range(10**9):
         appender.append({"n": n, "text": "ä" * (n % 5000)})
