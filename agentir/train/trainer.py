@@ -114,6 +114,8 @@ class _Progress(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         assert self.bar is not None
         self.bar.update(state.global_step - self.bar.n)
+        if args.use_cpu:
+            trim_heap()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self.bar is not None and "loss" in (logs or {}):
@@ -229,6 +231,11 @@ def free_memory() -> None:
     The trainer and its model refer to each other, and the C library keeps what PyTorch freed.
     """
     gc.collect()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Gives free pages of the C library's heap back; steps of many widths otherwise leave holes that add up."""
     if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
         libc.malloc_trim(0)
 
