@@ -20,6 +20,7 @@ def record(store: EpisodeStore, qid: str) -> None:
 
     journal = store.journal(qid)
     asyncio.run(journal.step("generation", TypeAdapter(Generation), make))
+    journal.flush()
 
 
 def test_what_episodes_took_is_counted_once_wherever_a_kill_came(tmp_path: Path) -> None:

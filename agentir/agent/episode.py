@@ -102,6 +102,7 @@ class Agent:
             raise
         except AgentirError as fault:
             error = f"{fault.kind}: {fault}" if isinstance(fault, ChatError) else f"tool: {fault}"
+        episode.journal.flush()
         return Trajectory(
             qid=qid,
             agent=self.name,

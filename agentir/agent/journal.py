@@ -57,6 +57,7 @@ class Journal:
         self.recorded_usage = sum((_taken(step, path) for step in self._steps), Usage())
         self._steps = [step for step in self._steps if step.kind != SPENT]
         self._next = 0
+        self._unwritten: tuple[str, object] | None = None
 
     @property
     def num_recorded(self) -> int:
@@ -81,8 +82,9 @@ class Journal:
                 fault = error.errors(include_url=False)[0]
                 where = ".".join(map(str, (kind, *fault["loc"])))
                 raise InputError(f"{self._path}:{self._next}: {where}: {fault['msg']}; delete the file") from None
+        self.flush()
         value = await make()
-        self._record(kind, value)
+        self._unwritten = (kind, value)
         return value
 
     def decision(self, kind: str, make: Callable[[], str]) -> str:
@@ -105,8 +107,19 @@ class Journal:
         if usage != Usage():
             self._record(SPENT, usage)
 
+    def flush(self) -> None:
+        """Writes the last step, which otherwise waits for the next one to begin.
+
+        Where the whole outcome is kept as soon as the last step is there, and the journal removed, it need not be written: work
+        of a single step then needs no file.
+        """
+        if self._unwritten is not None:
+            unwritten, self._unwritten = self._unwritten, None
+            self._record(*unwritten)
+
     def _record(self, kind: str, value: object) -> None:
         """Appends a step; the file is open only so long, as there may be more journals than files may be open."""
+        self.flush()
         if self._path is not None:
             written = dumps(value)
             self._chain = _chained(self._chain, kind, written)

@@ -126,6 +126,8 @@ class Oracle:
             num_gold_first=pool.num_gold_first,
             agreement=agreement(votes),
         )
+        if journal is not None and not ranked_count:  # such an outcome may be held back
+            journal.flush()
         return LabelOutcome(
             ranking=ranking,
             usage=asked.usage,

@@ -22,6 +22,7 @@ def record(journals: JournalFolder, key: str, *kinds: str) -> None:
         journal = journals.open(key)
         for kind in kinds:
             await journal.step(kind, TypeAdapter(Generation), make)
+        journal.flush()
 
     asyncio.run(steps())
 

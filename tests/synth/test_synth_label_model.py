@@ -294,6 +294,7 @@ def test_answers_of_unfinished_sub_queries_count_against_the_budget_once(data: P
         return Generation(reasoning="", text="x", usage=Usage(num_calls=4))
 
     asyncio.run(journal.step("generation", TypeAdapter(Generation), left_by_a_kill))
+    journal.flush()
     run(label(data, server, "rankings", *IN_PARTS, "--model.budget.max-calls", str(4 * NUM)))
     assert len(server.seen) == report(data / "rankings")["usage"]["num_calls"] == 4 * NUM
 
