@@ -185,6 +185,13 @@ def _tell(out: Path, report: Mapping[str, Any], num_set_aside: int) -> None:
     print(f"{sizes} examples of {report['rankings']} rankings -> {out}")
     for name in LEFT_OUT:
         print(f"  {name.replace('_', ' ')}: {report[name]}")
+    for name in (
+        "tevatron_rows",
+        "sentence_transformers_rows",
+        "sentence_transformers_examples_with_too_few_negatives",
+    ):
+        if name in report:
+            print(f"  {name.replace('_', ' ')}: {report[name]}")
     train = report["train"]
     reasons = ", ".join(
         f"{count} {reason.replace('_', ' ')}" for reason, count in train["passed_over_as_negatives"].items()

@@ -152,8 +152,9 @@ def main(config: Config) -> None:
         faults = Faults(config.out)
         with EpisodeStore(config.out) as store:
             num_before = len(store.finished)
-            if store.num_damaged:
-                print(f"{store.num_damaged} damaged lines in {config.out}: their questions are asked again", flush=True)
+            print(
+                f"damaged lines in {config.out}, asked again: {store.num_damaged}\n" * bool(store.num_damaged), end=""
+            )
             state, usage, labels = asyncio.run(run(config, artifact, items, store, faults))
             tell(config, items, store, state, usage, num_before)
             if state.stopped:
@@ -194,13 +195,18 @@ def check_reachable(config: Config) -> None:
     """Opens once what the run will open, so that a wrong name is told before the folder is bound to it."""
     Endpoint(config.model)
     if config.oracle.name:
-        Endpoint(config.oracle)
+        Endpoint(oracle_of(config))
     if config.index is not None:
         with Index.open(config.index) as index:
             if config.searcher == "dense":
                 assert len(index.vectors) == len(index.pack)
             elif config.searcher == "bm25":
                 index.bm25()
+
+
+def oracle_of(config: Config) -> ModelSection:
+    """The oracle's model: on the agent's server, unless it has an address of its own."""
+    return config.oracle.model_copy(update={"base_url": config.oracle.base_url or config.model.base_url})
 
 
 def facts_of(config: Config) -> dict[str, Any]:
@@ -347,7 +353,7 @@ async def oracle_search(
     """The search tool whose results the oracle ranks."""
     assert config.index is not None
     with_gold, _ = resolve_gold(items, config.index, Rejects())
-    model = await stack.enter_async_context(Endpoint(config.oracle, spent=labels.spent))
+    model = await stack.enter_async_context(Endpoint(oracle_of(config), spent=labels.spent))
     return OracleSearch(
         retriever,
         ListMaker(retriever.index.pack, retriever.searcher, config.lists),
@@ -391,7 +397,5 @@ def tell(
         f"{usage.completion_tokens} written{cost}"
     )
     print(f"  failed={len(state.failed)}")
-    for qid, error in list(state.failed.items())[:NUM_NAMED]:
-        print(f"    {qid}: {error}")
-    if len(state.failed) > NUM_NAMED:
-        print(f"    ... and {len(state.failed) - NUM_NAMED} more")
+    for line in state.failures(NUM_NAMED):
+        print(f"    {line}")

@@ -1,6 +1,6 @@
 r"""The whole of DR-Synth: rollout, extract, label and build, one after the other.
 
-    agentir synth run --config configs/synth/run.toml --questions questions.jsonl --index runs/index --out runs/synth
+    agentir synth run --config configs/synth/qwen3.toml --questions questions.jsonl --index runs/index --out runs/synth
 
 Runs the four programs with the tables of the same names, in folders of the same names below `out`. Stopped anywhere, by an
 error, a budget, Ctrl-C or a kill, it goes on where it was when started again; what is finished is kept. Any key of a program
@@ -101,7 +101,9 @@ def settings(config: Config, name: Program, config_type: type[Section]) -> Secti
     live: dict[str, Any] = {"index": config.index, "on_failure": config.on_failure}
     live |= {key: getattr(config, key) for key in ("searcher", "encoder") if key in config.model_fields_set}
     model = config.model.model_dump(exclude_unset=True)
-    oracle = model if config.oracle is None else config.oracle.model_dump(exclude_unset=True)
+    oracle = model
+    if config.oracle is not None:  # without an address of its own it is on the agent's server
+        oracle = {"base_url": config.model.base_url, **config.oracle.model_dump(exclude_unset=True)}
     label = {"labelled": out / "rollout"} if "oracle" in config.rollout else {**live, "model": oracle}
     own: dict[str, Any] = {
         "rollout": {**live, "model": model},

@@ -87,6 +87,11 @@ class Endpoint:
             raise MissingExtraError("openai", "synth") from None
         if not settings.name:
             raise ConfigError("model.name: missing; expected the model as its server calls it")
+        prices = settings.prices
+        if settings.budget.max_cost is not None and not (prices.prompt or prices.cached_prompt or prices.completion):
+            raise ConfigError(
+                "model.budget.max_cost: needs model.prices; all prices are 0, so that nothing would ever cost"
+            )
         self.settings = settings
         self.dialect = dialect or make_dialect(settings.dialect, settings.think_blocks, lets_think(settings.extra_body))
         self.usage = Usage()
@@ -233,7 +238,8 @@ class Endpoint:
             except openai.APIStatusError as error:
                 raise self._status_fault(error) from None
             except openai.APIConnectionError as error:
-                raise _PassingError("connection", f"the connection failed: {error.__cause__ or error}") from None
+                where = self._clients[0].base_url
+                raise _PassingError("connection", f"no connection to {where}: {error.__cause__ or error}") from None
             finally:
                 self.num_in_flight -= 1
         return self._read(answer.content, time.perf_counter() - began, estimate)

@@ -36,6 +36,11 @@ class RolloutState:
         """Failed episodes by the kind of their error."""
         return Counter(error.partition(":")[0] for error in self.failed.values())
 
+    def failures(self, num: int) -> list[str]:
+        """Lines that tell the first failed episodes, so many at most, and how many more there are."""
+        told = [f"{qid}: {error}" for qid, error in list(self.failed.items())[:num]]
+        return told + [f"... and {len(self.failed) - num} more"] * (len(self.failed) > num)
+
 
 async def roll_out(
     agent: Agent,

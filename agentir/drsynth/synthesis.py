@@ -21,7 +21,7 @@ from agentir.drsynth.gold import resolve_gold
 from agentir.drsynth.oracle import Oracle, OracleSettings
 from agentir.drsynth.requests import OracleTask
 from agentir.drsynth.splits import split_questions
-from agentir.errors import BudgetError, ChatError, InputError
+from agentir.errors import AgentirError, BudgetError, ChatError, InputError
 from agentir.jsonl import Rejects
 from agentir.records import QAItem, Ranking, Trajectory
 from agentir.search.index import Index
@@ -42,7 +42,7 @@ class Synthesis:
         rankings: of the searches in the others.
         examples: the training examples by split, with what was left out.
         extraction: what `agentir.drsynth.extraction.extract` counted.
-        left_out: how many sub-queries have no ranking, by reason.
+        left_out: how many sub-queries have no ranking, by reason, and how many episodes failed.
         gold: what became of gold documents that questions name by title or URL, in numbers.
     """
 
@@ -81,6 +81,7 @@ async def synthesize(
         num_at_once: episodes, then lists, under way.
 
     Raises:
+        AgentirError: all episodes failed.
         BudgetError: the budget is used up.
         InputError: two questions have one id, or questions given to different sides share a gold document.
     """
@@ -99,11 +100,15 @@ async def synthesize(
             return await answering.run(item.question, qid=item.qid)
 
         trajectories = await _each(episode, items, num_at_once)
+        failed = [trajectory.error for trajectory in trajectories if trajectory.status == "failed"]
+        if trajectories and len(failed) == len(trajectories):
+            raise AgentirError(f"all {len(failed)} episodes failed, the first: {failed[0]}")
         subqueries, counts = extract(trajectories, questions, extraction or ExtractionOptions())
         candidates = CandidateLists(ListMaker(opened.pack, retriever.searcher, lists), subqueries, questions, gold)
         tasks = await asyncio.to_thread(list, candidates.make({}))
         oracle = Oracle(oracle_model or model, OracleSettings(form=lists.form, seed=lists.seed))
         rankings = await _rank(oracle, tasks, num_at_once)
+        candidates.left_out["episodes_failed"] += len(failed)
         candidates.left_out["oracle_failed"] += len(tasks) - len(rankings)
         named = {docid for ranking in rankings for docid in ranking.order}
         named |= {docid for item in with_gold for docid in item.gold_docids}

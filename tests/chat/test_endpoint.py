@@ -314,3 +314,8 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 def test_an_extra_body_that_is_no_json_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="expected values that JSON has"):
         ModelSection(name="m", extra_body=body)
+
+
+def test_a_budget_of_money_needs_prices() -> None:
+    with pytest.raises(ConfigError, match=r"max_cost: needs model\.prices"):
+        Endpoint(ModelSection.model_validate({"name": "m", "budget": {"max_cost": 1.0}}))

@@ -170,7 +170,7 @@ def test_an_oracle_whose_answer_cannot_be_read_leaves_the_retrievers_order(
         return Reply(completion("I cannot say.")) if seen.body["model"] == "oracle" else agent_and_oracle(seen)
 
     server = chat_server(script)
-    oracle = f'oracle = {{ name = "oracle", base_url = "{server.url}" }}\n'
+    oracle = 'oracle = { name = "oracle" }\n'  # on the agent's server, as it has no address of its own
     done = run(folder, server, tmp_path / "out", f"[rollout]\nk = 3\n{oracle}", with_oracle=False)
     assert done.returncode == 2 and "sub-queries without a ranking (kept, but no labels): 6" in done.stdout, done.stderr
     assert "no training examples: 6 rankings; 6 rerank failed" in done.stderr
