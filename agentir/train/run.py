@@ -52,10 +52,10 @@ def main(config: Config) -> None:
     rejects.check()
     refuse_dangling(rows + dev_rows, documents, str(config.corpus or train_file))
 
-    check_batches(rows, config.batch_size)
     if config.preview:
         preview(load_base(config)[1], rows[0], documents)
         return
+    check_batches(rows, config.batch_size)
     given = {"dev": config.dev, "corpus": config.corpus, "model": local_model(config.model)}
     inputs = {"examples": config.examples} | {name: path for name, path in given.items() if path is not None}
     with Artifact(config.out, "model", config, inputs) as artifact:
