@@ -152,9 +152,8 @@ def main(config: Config) -> None:
         faults = Faults(config.out)
         with EpisodeStore(config.out) as store:
             num_before = len(store.finished)
-            print(
-                f"damaged lines in {config.out}, asked again: {store.num_damaged}\n" * bool(store.num_damaged), end=""
-            )
+            if store.num_damaged:
+                print(f"{store.num_damaged} damaged lines in {config.out}: their questions are asked again", flush=True)
             state, usage, labels = asyncio.run(run(config, artifact, items, store, faults))
             tell(config, items, store, state, usage, num_before)
             if state.stopped:
@@ -198,9 +197,9 @@ def check_reachable(config: Config) -> None:
         Endpoint(oracle_of(config))
     if config.index is not None:
         with Index.open(config.index) as index:
-            if config.searcher == "dense":
-                assert len(index.vectors) == len(index.pack)
-            elif config.searcher == "bm25":
+            if config.searcher == "dense" and not index.has_vectors:
+                raise ConfigError(f"searcher: dense needs an index with vectors, found {config.index} without")
+            if config.searcher == "bm25":
                 index.bm25()
 
 

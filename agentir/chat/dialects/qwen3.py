@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 from agentir.chat.dialects.generic import GenericDialect, chat_message, chat_turn, generation
 from agentir.chat.dialects.leaks import with_leaked_calls
-from agentir.chat.model import Generation, ToolSchema
+from agentir.chat.model import Generation
 from agentir.chat.transcripts import ThinkBlocks
-from agentir.records import Message
 
 
-class Qwen3Dialect:
+class Qwen3Dialect(GenericDialect):
     """Chat completions; reasoning is sent back, of which the model's own template keeps what follows the last question.
 
     A thought that is never closed is all there is: the server's parser then gives a call inside it as part of the reasoning.
@@ -23,16 +22,8 @@ class Qwen3Dialect:
         thinking: whether the model is to think; if not, a reply that is all reasoning is a text.
     """
 
-    api: Literal["chat"] = "chat"
-
     def __init__(self, think_blocks: ThinkBlocks = "last", thinking: bool = True) -> None:
-        self.think_blocks = think_blocks
-        self.thinking = thinking
-        self._generic = GenericDialect(think_blocks, send_reasoning=True)
-
-    def request(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> dict[str, Any]:
-        """See `Dialect.request`."""
-        return self._generic.request(messages, tools)
+        super().__init__(think_blocks, send_reasoning=True, thinking=thinking)
 
     def read(self, reply: Mapping[str, Any]) -> Generation:
         """See `Dialect.read`."""
