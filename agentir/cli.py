@@ -2,6 +2,7 @@
 
     agentir synth rollout|extract|label|build|export   make training data from trajectories
     agentir train                                      fine-tune an embedder on it
+    agentir merge                                      a LoRA adapter and its base into one model
     agentir index build|verify|search|serve
     agentir eval retrieval|report|bench
     agentir demo                                       all of it on the sample data
@@ -47,6 +48,7 @@ PROGRAMS: dict[str, dict[str, str]] = {
 }
 TOP: dict[str, tuple[str, str]] = {
     "train": ("agentir.train.run", "fine-tune an embedder on training examples"),
+    "merge": ("agentir.train.merge", "a LoRA adapter and its base -> a model that can be served"),
     "demo": ("agentir.demo", "the whole way on the sample data"),
 }
 

@@ -61,14 +61,26 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PastSearch:
+    """An earlier search of the same episode."""
+
+    __pydantic_config__ = STRICT
+
+    query: str
+    reasoning: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchQuery:
-    """What a searcher is asked: the agent's query, with its reasoning (or, for ablations, the question) where known."""
+    """What a searcher is asked: the agent's query with its reasoning, and for ablations the question and what the same
+    episode searched for before (oldest first), where known."""
 
     __pydantic_config__ = STRICT
 
     query: str
     reasoning: str = ""
     question: str = ""
+    history: tuple[PastSearch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
     agentir eval bench encode --out encode.json
     agentir eval bench dense --out dense.json
     agentir eval bench synth --out synth.json
+    agentir eval bench train --out train.json
 
 Shown are medians; a ratio above 1 means that ours is better. Where there is a baseline program, ours and it run in turn, so
 that a machine whose speed drifts slows both, and the ratio is the median of the pairs. Benches:
@@ -11,6 +12,8 @@ that a machine whose speed drifts slows both, and the ratio is the median of the
     dense    opening an index of 100,000 x 384 vectors, and exact top-10 search against a bare FAISS flat index
     synth    rollouts and labels from a model that answers after 2 s, 256 at once: calls a second against the most that is
              possible (256 / 2 s), memory and processor time of the program; and how soon a stopped rollout goes on
+    train    examples a second of the small embedder in joint training against the cached loss of sentence-transformers,
+             in the same batches; whether both losses are the same; and peak memory at a large batch
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import ClassVar, Literal
 
 from agentir.artifacts import write_text_atomically
 from agentir.benches.rows import BenchRow
+from agentir.benches.train import TrainSection, bench_train
 from agentir.config import Field, Section
 
 
@@ -31,12 +35,14 @@ class Config(Section):
 
     positional: ClassVar[tuple[str, ...]] = ("name",)
 
-    name: Literal["encode", "dense", "synth"]
-    """encode, dense or synth."""
+    name: Literal["encode", "dense", "synth", "train"]
+    """encode, dense, synth or train."""
     runs: int = Field(5, ge=5)
     """Runs (pairs of runs where there is a baseline program, after one that is not counted)."""
     threads: int = Field(1, ge=1)
     """Threads of both sides of the dense bench."""
+    train: TrainSection = TrainSection()
+    """What both sides of the train bench train."""
     out: Path | None = None
     """A file for the rows, as JSON."""
 
@@ -61,6 +67,8 @@ def measure(config: Config) -> list[BenchRow]:
         from agentir.benches.dense import bench_dense
 
         return bench_dense(config.runs, config.threads)
+    if config.name == "train":
+        return bench_train(config.runs, config.train)
     from agentir.benches.synth import bench_synth
 
     return bench_synth(config.runs)

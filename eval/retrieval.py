@@ -20,7 +20,7 @@ import platform
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -33,6 +33,8 @@ from agentir.appender import JsonlAppender
 from agentir.artifacts import MANIFEST, UNFINISHED, Artifact, read_manifest
 from agentir.config import ProgramConfig
 from agentir.corpus.qa import read_questions
+from agentir.embed.encoder import HISTORY_SLOTS, Encoder
+from agentir.embed.history import Histories, search_query
 from agentir.embed.load import Backend, load_encoder
 from agentir.embed.template import Input
 from agentir.errors import ConfigError, InputError
@@ -71,6 +73,9 @@ class Config(ProgramConfig):
     """Query encoder, a model folder or name; default is the model that built the index."""
     input: Input | None = None
     """What the encoder is given, behind its own instruction; default is what its own template says."""
+    history: Path | None = None
+    """For encoders that read the episode's earlier searches: the sub-queries that the examples were made of, the folder
+    that `agentir synth extract` wrote or a file of such lines."""
     max_tokens: int | None = None
     """Limit of a rendered query; default is the encoder's own."""
     backend: Backend = "auto"
@@ -131,6 +136,10 @@ def main(config: Config) -> None:
     elif config.searcher == "dense" and config.encoder is not None and Path(config.encoder).is_dir():
         inputs["encoder"] = Path(config.encoder)
     rejects = Rejects(set_aside=config.on_bad_line == "set_aside")
+    histories = None
+    if config.history is not None and config.run is None and config.searcher == "dense":
+        inputs["history"] = config.history
+        histories = Histories.read(config.history, rejects)
     examples = list(read_records(examples_file, TrainingExample, rejects))
     questions = {item.qid: item for item in read_questions(config.questions, rejects)}
     given = None if config.run is None else read_run(config.run, rejects)
@@ -155,7 +164,7 @@ def main(config: Config) -> None:
             qrels = {example.subquery.subqid: dict.fromkeys(example.positive_docids, 1) for example in examples}
             if given is None:
                 subqueries = [example.subquery for example in examples]
-                answers = search(config, index, subqueries, artifact.folder / FOUND)
+                answers = search(config, index, subqueries, histories, artifact.folder / FOUND)
             else:
                 answers = taken_over(given, qrels, index)
             evaluation = evaluate(answers.run, qrels, measures)
@@ -185,7 +194,7 @@ def main(config: Config) -> None:
 
 def warn_of_ignored(config: Config) -> None:
     """Warns of settings that say how to search where they decide nothing."""
-    names, reason = ["encoder", "input", "max_tokens", "backend"], "BM25 reads the words of the query only"
+    names, reason = ["encoder", "input", "history", "max_tokens", "backend"], "BM25 reads the words of the query only"
     if config.run is not None:
         names, reason = ["searcher", *names, "k"], "the run was made elsewhere"
     elif config.searcher == "dense":
@@ -260,8 +269,8 @@ def titles(index: Index, docids: Sequence[str]) -> list[str]:
     return index.pack.titles(rows)
 
 
-def open_searcher(config: Config, index: Index) -> tuple[Searcher, dict[str, Any] | None]:
-    """What searches the index, and the description of its query encoder."""
+def open_searcher(config: Config, index: Index) -> tuple[Searcher, Encoder | None]:
+    """What searches the index, and its query encoder."""
     if config.searcher == "bm25":
         return index.bm25(), None
     encoder = load_encoder(
@@ -270,18 +279,29 @@ def open_searcher(config: Config, index: Index) -> tuple[Searcher, dict[str, Any
         max_tokens=config.max_tokens,
         input=config.input,
     )
-    return index.dense(encoder), encoder.describe()
+    return index.dense(encoder), encoder
 
 
-def search(config: Config, index: Index, subqueries: Sequence[SubQuery], path: Path) -> Answers:
+def search(
+    config: Config, index: Index, subqueries: Sequence[SubQuery], histories: Histories | None, path: Path
+) -> Answers:
     """Searches the index with every sub-query; `path` keeps what was found, see `search_all`."""
     searcher, encoder = open_searcher(config, index)
-    found = search_all(searcher, subqueries, config.k, config.system, path)
+    reads_history = encoder is not None and encoder.context_slot in HISTORY_SLOTS
+    if encoder is not None and reads_history and histories is None:
+        raise ConfigError(
+            f"history: missing; {encoder.name} reads the episode's earlier searches: give the sub-queries that the "
+            "examples were made of, as `agentir synth extract` wrote them"
+        )
+    if encoder is not None and histories is not None and not reads_history:
+        warnings.warn(f"history: ignored, {encoder.name} does not read it", stacklevel=2)
+    queries = {sub.subqid: search_query(sub, histories if reads_history else None) for sub in subqueries}
+    found = search_all(searcher, queries, config.k, config.system, path)
     return Answers(
         run={subqid: item.hits for subqid, item in found.items()},
         tag="agentir",
         seconds=sum(item.seconds for item in found.values()),
-        encoder=encoder,
+        encoder=None if encoder is None else encoder.describe(),
     )
 
 
@@ -296,23 +316,22 @@ def taken_over(given: RunFile, qrels: Qrels, index: Index) -> Answers:
     return Answers(run=given.run, tag="external", notes=tuple(notes))
 
 
-def search_all(searcher: Searcher, subqueries: Sequence[SubQuery], k: int, name: str, path: Path) -> dict[str, Found]:
-    """Searches with every sub-query that an earlier start did not finish; `path` keeps what was found."""
+def search_all(
+    searcher: Searcher, queries: Mapping[str, SearchQuery], k: int, name: str, path: Path
+) -> dict[str, Found]:
+    """Searches with every query that an earlier start did not finish, by id; `path` keeps what was found."""
     with JsonlAppender(path) as appender:
         found = {item.subqid: item for item in read_records(path, Found)}
-        waiting = [sub for sub in subqueries if sub.subqid not in found]
-        with tqdm(total=len(subqueries), initial=len(found), desc=name, unit="query") as bar:
+        waiting = [subqid for subqid in queries if subqid not in found]
+        with tqdm(total=len(queries), initial=len(found), desc=name, unit="query") as bar:
             for start in range(0, len(waiting), BATCH):
                 batch = waiting[start : start + BATCH]
-                queries = [
-                    SearchQuery(query=sub.query, reasoning=sub.reasoning, question=sub.question) for sub in batch
-                ]
                 began = time.perf_counter()
-                lists = searcher.search(queries, k)
+                lists = searcher.search([queries[subqid] for subqid in batch], k)
                 seconds = (time.perf_counter() - began) / len(batch)
-                for sub, hits in zip(batch, lists, strict=True):
-                    found[sub.subqid] = Found(subqid=sub.subqid, hits=tuple(hits), seconds=seconds)
-                    appender.append(found[sub.subqid])
+                for subqid, hits in zip(batch, lists, strict=True):
+                    found[subqid] = Found(subqid=subqid, hits=tuple(hits), seconds=seconds)
+                    appender.append(found[subqid])
                 bar.update(len(batch))
     return found
 

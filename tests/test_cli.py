@@ -50,7 +50,7 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["indx", "build"], "agentir: expected one of synth, index, eval, train, demo, found 'indx'"),
+        (["indx", "build"], "agentir: expected one of synth, index, eval, train, merge, demo, found 'indx'"),
         (["index"], "agentir index: expected one of build, verify, search, serve"),
         (["index", "biuld"], "agentir index: expected one of build, verify, search, serve, found 'biuld'"),
         (["index", "--out", "x"], "agentir index: expected one of build, verify, search, serve"),

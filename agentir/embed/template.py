@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from agentir.artifacts import sha256_json, write_text_atomically
+from agentir.embed.encoder import ContextSlot
 from agentir.errors import EncoderError
-from agentir.records import Document, SearchQuery
+from agentir.records import Document, PastSearch, SearchQuery
 
 TEMPLATE_FILE = "agentir_template.json"
 EMPTY = "Empty"
@@ -35,19 +38,45 @@ BODIES: dict[str, str] = {
     "query": "{query}",
     "reasoning+query": "Reasoning: {reasoning}\n\nQuery: {query}",
     "question+query": "Question: {question}\n\nQuery: {query}",
+    "reasoning": "Reasoning: {reasoning}",
+    "question": "{question}",
+    "prior-queries+query": "Previous queries:\n{prior_queries}\n\nQuery: {query}",
+    "prior-reasonings+query": "Previous searches:\n{prior_reasonings}\n\nQuery: {query}",
+    "history+query": "{history}\n\nQuery: {query}",
 }
-"""What an encoder may be given of a search, by name; the query always comes last."""
-Input = Literal["query", "reasoning+query", "question+query"]
+"""What an encoder may be given of a search, by name; the query, where it is shown, comes last. `reasoning+query` is
+AgentIR's, the others are for ablations."""
+Input = Literal[
+    "query",
+    "reasoning+query",
+    "question+query",
+    "reasoning",
+    "question",
+    "prior-queries+query",
+    "prior-reasonings+query",
+    "history+query",
+]
 Newline = Literal["literal", "real"]
-_SLOT = re.compile(r"\{(reasoning|question|query)\}")
+CONTEXT_SLOTS: tuple[ContextSlot, ...] = get_args(ContextSlot)
+ALONE: tuple[ContextSlot, ...] = ("reasoning", "question")
+"""What an encoder may be given without the query."""
+_SLOT = re.compile(r"\{(query|" + "|".join(CONTEXT_SLOTS) + r")\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryTemplate:
     """How queries and documents are rendered.
 
+    A context slot is filled with one text, which a token limit shortens from its beginning:
+
+    - `{reasoning}`, `{question}`: those of the search.
+    - `{prior_queries}`: the earlier queries of the episode, oldest first, one a line.
+    - `{prior_reasonings}`: its earlier searches, oldest first, each with its reasoning.
+    - `{history}`: the same, then the question, then the reasoning of the search.
+
     Attributes:
-        body: text with the slots `{query}` (once, at the very end) and at most one of `{reasoning}` and `{question}`.
+        body: text with at most one context slot, then the slot `{query}` at the very end; or with `{reasoning}` or
+            `{question}` at the very end, and no query.
         instruction: what stands before the body, byte for byte; empty for models that know no instruction.
         empty: what fills a context slot that has no text.
         document: text with the slots `{title}` and `{text}`; a document without a title is its bare text.
@@ -61,21 +90,19 @@ class QueryTemplate:
     document_instruction: str = ""
 
     def __post_init__(self) -> None:
-        slots = _SLOT.findall(self.body)
-        if slots.count("query") != 1 or not self.body.endswith("{query}") or len(slots) > 2:
-            raise EncoderError(
-                f"template body: expected at most one of {{reasoning}} and {{question}}, then {{query}} at the end, "
-                f"found {self.body!r}"
-            )
+        _check_body(self.body)
         if not self.document.endswith("{text}"):
             raise EncoderError(f"template document: expected {{text}} at the end, found {self.document!r}")
 
     @property
-    def context_slot(self) -> Literal["reasoning", "question"] | None:
+    def context_slot(self) -> ContextSlot | None:
         """What the template shows beside the query."""
-        if "{reasoning}" in self.body:
-            return "reasoning"
-        return "question" if "{question}" in self.body else None
+        return next((slot for slot in CONTEXT_SLOTS if "{" + slot + "}" in self.body), None)
+
+    @property
+    def shows_query(self) -> bool:
+        """Whether the query itself is shown; not so in ablations that show the reasoning or the question alone."""
+        return self.body.endswith("{query}")
 
     @property
     def hash(self) -> str:
@@ -83,16 +110,26 @@ class QueryTemplate:
         return sha256_json(asdict(self))
 
     def context(self, query: SearchQuery) -> str:
-        """The text that goes into the context slot, before any shortening; empty where there is none."""
+        """The text that goes into the context slot, before any shortening; empty where there is none.
+
+        Raises:
+            EncoderError: the question is missing, and the template shows nothing else: all such searches would be one.
+        """
         if (slot := self.context_slot) is None:
             return ""
-        return (query.reasoning if slot == "reasoning" else query.question).strip()
+        text = _context(slot, query).strip()
+        if not text and slot == "question" and not self.shows_query:
+            raise EncoderError(
+                f"question: expected one, since the encoder reads nothing else, found none beside the query "
+                f"{query.query[:80]!r}; give data with questions, or an encoder that reads the query"
+            )
+        return text
 
     def around_context(self, query: SearchQuery) -> tuple[str, str]:
         """What stands before and after the context: the instruction with the body's opening, and the query."""
         slot = self.context_slot
         before, _, after = ("", "", self.body) if slot is None else self.body.partition("{" + slot + "}")
-        return self.instruction + before, after.removesuffix("{query}") + query.query
+        return self.instruction + before, after.removesuffix("{query}") + (query.query if self.shows_query else "")
 
     def render(self, query: SearchQuery) -> str:
         """The whole text that an encoder without a token limit would read."""
@@ -132,6 +169,44 @@ class QueryTemplate:
                 f"{path}: expected hash {stored}, found {template.hash}; the model was trained with another text"
             )
         return template
+
+
+def _check_body(body: str) -> None:
+    slots = _SLOT.findall(body)
+    contexts = [slot for slot in slots if slot != "query"]
+    expected = ""
+    if len(contexts) > 1:
+        expected = f"at most one of {', '.join('{' + slot + '}' for slot in CONTEXT_SLOTS)}"
+    elif "query" in slots and not (slots.count("query") == 1 and body.endswith("{query}")):
+        expected = "{query} once, at the end"
+    elif "query" not in slots and not any(body.endswith("{" + slot + "}") for slot in ALONE):
+        expected = "{query} at the end, or {reasoning} or {question} at the end and no query"
+    if expected:
+        raise EncoderError(f"template body: expected {expected}, found {body!r}")
+
+
+def _context(slot: ContextSlot, query: SearchQuery) -> str:
+    match slot:
+        case "reasoning":
+            return query.reasoning
+        case "question":
+            return query.question
+        case "prior_queries":
+            return "\n".join(past.query.strip() for past in query.history)
+        case "prior_reasonings":
+            return "\n\n".join(_searches(query.history))
+        case "history":
+            now = (("Question", query.question.strip()), ("Reasoning", query.reasoning.strip()))
+            return "\n\n".join((*_searches(query.history), *(f"{name}: {text}" for name, text in now if text)))
+
+
+def _searches(history: Iterable[PastSearch]) -> list[str]:
+    """Each reasoning once, with the queries it led to (several, where they were sent in parallel)."""
+    texts = []
+    for reasoning, searches in groupby(history, key=lambda past: past.reasoning.strip()):
+        lines = [f"Reasoning: {reasoning}"] if reasoning else []
+        texts.append("\n".join((*lines, *(f"Query: {past.query.strip()}" for past in searches))))
+    return texts
 
 
 def instruction(task: str = AGENTIR_TASK, newline: Newline = "literal") -> str:

@@ -1,7 +1,9 @@
-"""Texts to token ids under a limit: the reasoning is shortened from its oldest end, the query never.
+"""Texts to token ids under a limit: the context is shortened from its oldest end, the query never.
 
 An encoder's tokenizer cuts at the right, where the query stands; a long reasoning would silently delete it. Here the
 text is shortened before the tokenizer sees it, so that instruction, whole query and final special token always survive.
+The context is what the template shows beside the query, or instead of it. Whatever it is, it loses its beginning: a
+question, too, keeps its end.
 
 Markers of special tokens inside a text (`<|endoftext|>`, `[SEP]`) are read as plain characters. Limit: tokens that a
 tokenizer adds without declaring them special (`<think>` of Qwen3) are still recognised.
@@ -15,6 +17,7 @@ from typing import Any
 
 from agentir.embed.encoder import QueryTooLongError
 from agentir.embed.template import QueryTemplate
+from agentir.errors import EncoderError
 from agentir.records import Document, SearchQuery
 
 
@@ -64,7 +67,8 @@ class Tokenization:
         """Token ids of rendered queries, none longer than the limit.
 
         Raises:
-            QueryTooLongError: a query is longer than the limit even without any reasoning.
+            QueryTooLongError: a query is longer than the limit even without any context.
+            EncoderError: so is the template itself, or it shows only a question, which is missing.
         """
         whole = self.ids([self.template.render(query) for query in queries])
         return [
@@ -88,13 +92,22 @@ class Tokenization:
             if len(ids) <= self.max_query_tokens:
                 best, high = ids, middle
             elif middle == len(starts):
-                raise QueryTooLongError(
-                    f"query: expected at most {self.max_query_tokens} tokens with the template around it, found {len(ids)}: "
-                    f"{query.query[:80]!r}"
-                )
+                raise self._too_long(query, len(ids))
             else:
                 low = middle + 1
         return best
+
+    def _too_long(self, query: SearchQuery, num_tokens: int) -> EncoderError:
+        """What is wrong where nothing fits even without any context."""
+        if not self.template.shows_query:
+            return EncoderError(
+                f"max_query_tokens: expected at least {num_tokens}, which the template takes alone, found "
+                f"{self.max_query_tokens}"
+            )
+        return QueryTooLongError(
+            f"query: expected at most {self.max_query_tokens} tokens with the template around it, found {num_tokens}: "
+            f"{query.query[:80]!r}"
+        )
 
     def _token_starts(self, text: str) -> list[int]:
         """Character offsets at which the tokens of a text begin."""

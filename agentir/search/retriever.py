@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from agentir.embed.encoder import Encoder, QueryTooLongError
+from agentir.embed.encoder import HISTORY_SLOTS, Encoder, QueryTooLongError
 from agentir.embed.load import Backend, load_encoder
 from agentir.errors import EncoderError, RequestError
 from agentir.records import Document, Hit, SearchQuery
@@ -75,7 +75,8 @@ class Retriever:
 
     Raises:
         ArtifactError: the index does not hold what the searcher needs.
-        EncoderError: the encoder does not fit the vectors, or reads the question, which a search does not carry.
+        EncoderError: the encoder does not fit the vectors, or reads the question or earlier searches, which a search does
+            not carry.
     """
 
     def __init__(
@@ -89,10 +90,11 @@ class Retriever:
         self.index = index
         self.limits = limits
         self.snippet_words = snippet_words
-        if encoder is not None and encoder.context_slot == "question":
+        if encoder is not None and encoder.context_slot not in (None, "reasoning"):
+            read = "the episode's earlier searches" if encoder.context_slot in HISTORY_SLOTS else "the question"
             raise EncoderError(
-                f"{encoder.name}: reads the question beside the query, and a search carries query and reasoning only; expected "
-                "an encoder that reads the reasoning, or the query alone"
+                f"{encoder.name}: reads {read} beside the query, and a search carries query and reasoning only; "
+                "expected an encoder that reads the reasoning, or the query alone"
             )
         self._reads_reasoning = encoder is not None and encoder.context_slot == "reasoning"
         self.searcher = index.bm25() if encoder is None else index.dense(encoder)
@@ -122,7 +124,8 @@ class Retriever:
 
         Raises:
             ArtifactError: no index is there, or it does not hold what the searcher needs.
-            EncoderError: the encoder does not fit the vectors, or reads the question, which a search does not carry.
+            EncoderError: the encoder does not fit the vectors, or reads the question or earlier searches, which a
+                search does not carry.
         """
         index = Index.open(path)
         loaded = None

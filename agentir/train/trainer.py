@@ -5,28 +5,34 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import math
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
+from accelerate.utils import extract_model_from_parallel  # type: ignore[import-untyped]
 from datasets import Dataset  # type: ignore[import-untyped]
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from sentence_transformers.base.sampler import DefaultBatchSampler
+from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.base.model import BaseModel
+from torch.utils.data import DataLoader
 from tqdm import tqdm  # type: ignore[import-untyped]
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from agentir.embed.tokens import Tokenization
-from agentir.records import Document
-from agentir.train.batches import Collator, check_batches, length_batches
+from agentir.errors import ConfigError
+from agentir.train.collator import BatchOptions, Passages, PlannedBatches
+from agentir.train.config import Config
 from agentir.train.data import TrainingRow
+from agentir.train.encoding import CPU_PART_TOKENS, GPU_PART_TOKENS, PartLimits, Scoring, dot_scores, encode
 from agentir.train.evaluator import DevEvaluator
-from agentir.train.loss import MaskedInfoNCE
+from agentir.train.loss import NO_DISTILLATION, Distillation, MaskedInfoNCE
+from agentir.train.plan import check_size, plan_batches
+from agentir.train.processes import is_first, on_first, rank, world_size
 
 M_MMAP_THRESHOLD = -3
 """The parameter's number in glibc's malloc.h."""
@@ -34,7 +40,7 @@ M_MMAP_THRESHOLD = -3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a single run is trained with; `epochs` may be a fraction."""
+    """What a single run is trained with; `epochs` may be a fraction. See `agentir.train.config.Config`."""
 
     learning_rate: float
     temperature: float
@@ -42,63 +48,76 @@ class Settings:
     batch_size: int
     num_negatives: int
     seed: int
+    batch_tokens: int | None = None
+    question_exclusive: bool = False
+    mask_same_question: bool = True
+    gradient_accumulation: int = 1
+    index_negatives: int = 0
+    reasoning_dropout: float = 0.0
+    distillation: Distillation = NO_DISTILLATION
+    num_listed: int = 0
+    false_negative_margin: float | None = None
     warmup_ratio: float = 0.1
     weight_decay: float = 0.0
     bf16: bool = False
-    max_forward_tokens: int | None = None
+    fp16: bool = False
+    mini_batch_size: int | None = None
+    mini_batch_tokens: int | None = None
     gradient_checkpointing: bool = False
+    eval_steps: int = 0
+    num_workers: int = 0
     logging: str = "none"
+    deepspeed: str | None = None
+    fsdp: str = ""
+    fsdp_config: str | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passages:
-    """Where the vectors of a batch's documents come from.
-
-    `keys` maps a docid to a key that documents of the same text share. With `frozen` (docids -> unit vectors) they are
-    looked up, otherwise `documents` are encoded by the model that is trained.
-    """
-
-    keys: Mapping[str, str]
-    documents: Mapping[str, Document]
-    frozen: Callable[[Sequence[str]], np.ndarray] | None = None
+    def part_limits(self, device: str) -> PartLimits:
+        """How large the parts are that a batch is encoded in."""
+        if self.mini_batch_size or self.mini_batch_tokens:
+            return PartLimits(size=self.mini_batch_size, tokens=self.mini_batch_tokens, cached=True)
+        return PartLimits(tokens=CPU_PART_TOKENS if device == "cpu" else GPU_PART_TOKENS)
 
 
 class _Trainer(SentenceTransformerTrainer):
-    """The trainer with our batches, and without its automatic model card, which would describe row numbers."""
+    """The trainer with our batches and loss, and without its automatic model card, which would describe row numbers."""
+
+    def __init__(self, batches: PlannedBatches, loss: MaskedInfoNCE, scoring: Scoring, **kwargs: Any) -> None:
+        self.batches = batches
+        self.scoring = scoring
+        self.contrastive_loss = loss
+        super().__init__(train_dataset=Dataset.from_dict({"step": range(len(batches))}), loss=loss, **kwargs)
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Adds none."""
 
-    def get_batch_sampler(self, dataset: Any, batch_size: int, *args: Any, **kwargs: Any) -> DefaultBatchSampler:
-        """Batches of rows of similar length."""
-        assert isinstance(self.data_collator, Collator)
-        return _LengthBatchSampler(self.data_collator, batch_size)
+    def get_optimizer_cls_and_kwargs(self, args: Any, model: Any = None) -> Any:  # type: ignore[override]
+        """The optimizer over the model's weights; the base class looks for them in the loss, which has none."""
+        return Trainer.get_optimizer_cls_and_kwargs(args, model)
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """The planned batches, one a step; each process makes its own share of them."""
+        return DataLoader(self.batches, batch_size=1, collate_fn=_only, num_workers=self.args.dataloader_num_workers)
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The loss of the whole batch, times the number of processes, over which gradients will be averaged."""
+        cached = self.batches.options.limits.cached
+        if "vectors" in inputs:
+            scores = encode(model, inputs["queries"], cached) @ inputs["vectors"].T
+        else:
+            scores = self.scoring(model, inputs["queries"], inputs["documents"], cached)
+        loss = self.contrastive_loss(scores, inputs["relations"], inputs["ranks"]) * self.batches.num_processes
+        return (loss, {}) if return_outputs else loss
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """One step; gives the loss as one process would see it."""
+        return super().training_step(*args, **kwargs) / self.batches.num_processes
 
 
-class _LengthBatchSampler(DefaultBatchSampler):
-    """Batches of rows of similar length, see `length_batches`, in the order of the collator's epoch."""
-
-    def __init__(self, collator: Collator, batch_size: int) -> None:
-        super().__init__(range(len(collator.rows)), batch_size=batch_size, drop_last=True, seed=collator.seed)
-        self.collator = collator
-
-    def __iter__(self) -> Iterator[list[int]]:
-        lengths = [len(ids) for ids in self.collator.query_ids]
-        return iter(length_batches(lengths, self.batch_size, self.seed, self.collator.epoch))
-
-
-class _EpochCallback(TrainerCallback):
-    """Tells the collator the epoch, so that positives, negatives and batches rotate, the same after a resume.
-
-    The trainer's own way to do so does not reach a sampler that is wrapped to skip the steps done before a resume.
-    """
-
-    def __init__(self, collator: Collator, steps_per_epoch: int) -> None:
-        self.collator = collator
-        self.steps_per_epoch = steps_per_epoch
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.collator.epoch = state.global_step // self.steps_per_epoch
+def _only(items: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    (item,) = items
+    return item
 
 
 class _Progress(TrainerCallback):
@@ -109,7 +128,9 @@ class _Progress(TrainerCallback):
         self.bar: tqdm[Any] | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self.name, unit="step")
+        self.bar = tqdm(
+            total=state.max_steps, initial=state.global_step, desc=self.name, unit="step", disable=not is_first()
+        )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         assert self.bar is not None
@@ -127,13 +148,15 @@ class _Progress(TrainerCallback):
 
 
 def train(
-    model: SentenceTransformer,
+    model: BaseModel,
     rows: Sequence[TrainingRow],
     tokenization: Tokenization,
     passages: Passages,
     settings: Settings,
     *,
     evaluator: DevEvaluator | None = None,
+    scoring: Scoring = dot_scores,
+    callbacks: Sequence[TrainerCallback] = (),
     checkpoints: Path | None = None,
     save_steps: int = 0,
     name: str = "train",
@@ -146,76 +169,44 @@ def train(
         tokenization: template, tokenizer and limits; queries are tokenized once.
         passages: where the documents' vectors come from.
         settings: the run's settings.
-        evaluator: measured at the end, if given.
+        evaluator: measured at the end, if given, and every `settings.eval_steps` steps; the best step is then kept.
+        scoring: of a batch whose passages are encoded.
+        callbacks: further ones of the trainer.
         checkpoints: folder for checkpoints; a run that was stopped continues from the last one in it.
-        save_steps: steps between checkpoints; 0 saves at the end of each epoch.
+        save_steps: steps between checkpoints; 0 saves at each evaluation, or at the end of each epoch.
         name: what the progress bar calls the run.
 
     Returns:
         `loss` (the mean of all steps), `num_steps`, `resumed_from_step`, the `seconds` and `num_without_negative` since
-        then, `num_shortened` queries, and the evaluator's measures as `dev_...`.
+        then, `num_shortened` queries, `num_left_out` (rows an epoch that fill no batch), and the evaluator's measures as
+        `dev_...`.
 
     Raises:
         ConfigError: there are fewer rows than one batch, or every batch would hold a single document.
     """
-    check_batches(rows, settings.batch_size)
+    check_batches(rows, settings)
     return_large_blocks()
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable()
-    tokenized = tokenization.queries([row.query for row in rows])
-    collator = Collator(
-        rows=rows,
-        query_ids=[query.ids for query in tokenized],
-        keys=passages.keys,
-        tokenization=tokenization,
-        num_negatives=settings.num_negatives,
-        seed=settings.seed,
-        documents=passages.documents,
-        frozen_vectors=passages.frozen,
-    )
-    saving = "no" if checkpoints is None else ("steps" if save_steps else "epoch")
+    batches = make_batches(model, rows, tokenization, passages, settings)
     scratch = tempfile.TemporaryDirectory()
-    arguments = SentenceTransformerTrainingArguments(
-        output_dir=str(checkpoints or scratch.name),
-        num_train_epochs=settings.epochs,
-        per_device_train_batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
-        warmup_steps=settings.warmup_ratio,
-        weight_decay=settings.weight_decay,
-        bf16=settings.bf16,
-        dataloader_drop_last=True,
-        dataloader_pin_memory=torch.cuda.is_available(),
-        eval_strategy="no",
-        save_strategy=saving,
-        save_steps=save_steps or 500,
-        save_total_limit=2,
-        logging_steps=1,
-        report_to=settings.logging,
-        disable_tqdm=True,
-        seed=settings.seed,
-        data_seed=settings.seed,
-        use_cpu=model.device.type == "cpu",
-    )
-    arguments._n_gpu = min(arguments.n_gpu, 1)  # otherwise the batch would silently be split over all GPUs
-    loss = MaskedInfoNCE(model, settings.temperature, settings.max_forward_tokens)
-    trainer = _Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=Dataset.from_dict({"row": list(range(len(rows)))}),
-        loss=loss,
-        data_collator=collator,  # type: ignore[arg-type]
-        callbacks=[_EpochCallback(collator, len(rows) // settings.batch_size), _Progress(name)],
-    )
+    arguments = training_arguments(model, batches, settings, checkpoints, save_steps, scratch.name, evaluator)
+    loss = MaskedInfoNCE(settings.temperature, settings.distillation, settings.false_negative_margin)
+    callbacks = [_Progress(name), *callbacks]
+    trainer = _Trainer(batches, loss, scoring, model=model, args=arguments, evaluator=evaluator, callbacks=callbacks)
     trainer.remove_callback(PrinterCallback)
-    last = None if checkpoints is None else last_checkpoint(checkpoints)
+    last = None if checkpoints is None else on_first(lambda: last_checkpoint(checkpoints))
     metrics = trainer.train(resume_from_checkpoint=last).metrics
+    # otherwise autocast stays on the model, and what is measured and saved after training would differ
+    extract_model_from_parallel(model, keep_fp32_wrapper=False)
     figures: dict[str, float] = {
         "loss": fmean(entry["loss"] for entry in trainer.state.log_history if "loss" in entry),
         "num_steps": trainer.state.global_step,
         "resumed_from_step": 0 if last is None else int(last.rsplit("-", 1)[1]),
         "seconds": round(metrics["train_runtime"], 1),
         "num_without_negative": loss.num_without_negative,
-        "num_shortened": sum(query.shortened for query in tokenized),
+        "num_shortened": batches.num_shortened,
+        "num_left_out": batches.num_left_out(),
     }
     if evaluator is not None:
         figures |= {f"dev_{name}": value for name, value in evaluator(model).items()}
@@ -223,6 +214,102 @@ def train(
     del trainer
     free_memory()
     return figures
+
+
+def check_batches(rows: Sequence[TrainingRow], settings: Settings | Config) -> None:
+    """Raises:
+    ConfigError: there are fewer rows than one batch, or every batch would hold a single document.
+    """
+    if settings.batch_tokens is None:
+        check_size(len(rows), settings.batch_size)
+    if settings.batch_size == 1 and not settings.index_negatives and not any(row.negatives for row in rows):
+        raise ConfigError("batch_size: a batch of one row without negatives has nothing to learn from; use 2 or more")
+
+
+def make_batches(
+    model: BaseModel,
+    rows: Sequence[TrainingRow],
+    tokenization: Tokenization,
+    passages: Passages,
+    settings: Settings,
+) -> PlannedBatches:
+    """The batches of a run, planned to the last."""
+    options = BatchOptions(
+        seed=settings.seed,
+        num_negatives=settings.num_negatives,
+        num_listed=settings.num_listed if settings.distillation.weight else 0,
+        index_negatives=settings.index_negatives,
+        reasoning_dropout=settings.reasoning_dropout,
+        mask_same_question=settings.mask_same_question,
+        limits=settings.part_limits(model.device.type),
+    )
+    batches = PlannedBatches(
+        plan=(),
+        rows=rows,
+        tokenization=tokenization,
+        passages=passages,
+        options=options,
+        rank=rank(),
+        num_processes=world_size(),
+    )
+    batches.plan = plan_batches(
+        [row.question for row in rows],
+        batches.lengths(),
+        batch_size=settings.batch_size,
+        epochs=settings.epochs,
+        seed=settings.seed,
+        batch_tokens=settings.batch_tokens,
+        exclusive=settings.question_exclusive,
+    )
+    return batches
+
+
+def training_arguments(
+    model: BaseModel,
+    batches: PlannedBatches,
+    settings: Settings,
+    checkpoints: Path | None,
+    save_steps: int,
+    scratch: str,
+    evaluator: DevEvaluator | None,
+) -> SentenceTransformerTrainingArguments:
+    """What the sentence-transformers trainer is told; a whole run is one of its epochs, since the plan is one list."""
+    evaluates = evaluator is not None and settings.eval_steps > 0
+    steps_per_epoch = math.ceil(sum(batch.epoch == 0 for batch in batches.plan) / settings.gradient_accumulation)
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=str(checkpoints or scratch),
+        num_train_epochs=1,
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=settings.gradient_accumulation,
+        learning_rate=settings.learning_rate,
+        warmup_steps=settings.warmup_ratio,
+        weight_decay=settings.weight_decay,
+        bf16=settings.bf16,
+        fp16=settings.fp16,
+        dataloader_pin_memory=False,
+        dataloader_num_workers=settings.num_workers,
+        deepspeed=settings.deepspeed,
+        fsdp=settings.fsdp,
+        fsdp_config=settings.fsdp_config,
+        eval_strategy="steps" if evaluates else "no",
+        eval_steps=settings.eval_steps or None,
+        load_best_model_at_end=evaluates,
+        metric_for_best_model=f"eval_{evaluator.primary_metric}" if evaluates and evaluator is not None else None,
+        greater_is_better=True,
+        save_strategy="no" if checkpoints is None and not evaluates else "steps",
+        save_steps=save_steps or settings.eval_steps or steps_per_epoch,
+        save_total_limit=2,
+        logging_steps=1,
+        report_to=settings.logging,
+        disable_tqdm=True,
+        seed=settings.seed,
+        data_seed=settings.seed,
+        use_cpu=model.device.type == "cpu",
+        ddp_broadcast_buffers=False,
+        ddp_find_unused_parameters=False,
+    )
+    arguments._n_gpu = min(arguments.n_gpu, 1)  # otherwise the batch would silently be split over all GPUs
+    return arguments
 
 
 def free_memory() -> None:
@@ -263,3 +350,10 @@ def last_checkpoint(folder: Path) -> str | None:
         except (OSError, ValueError):
             shutil.rmtree(path)
     return None
+
+
+def has_bf16(model: BaseModel) -> bool:
+    """Whether the model's device computes bfloat16 natively."""
+    if model.device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return model.device.type == "cpu" and bool(torch.cpu._is_avx512_bf16_supported())

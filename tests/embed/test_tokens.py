@@ -8,10 +8,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from agentir.embed.load import model_folder
-from agentir.embed.template import QueryTemplate, agentir_template, template_for
+from agentir.embed.template import Input, QueryTemplate, agentir_template, template_for
 from agentir.embed.tokens import Tokenization
 from agentir.errors import EncoderError
-from agentir.records import Document, SearchQuery
+from agentir.records import Document, PastSearch, SearchQuery
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
 LONG = json.loads((CASES / "T05" / "query.json").read_text())
@@ -56,6 +56,61 @@ def test_reasoning_that_fits_is_untouched(tokenizer: Any) -> None:
     (tokenized,) = Tokenization(tokenizer, template, 64, 64).queries([query])
     assert not tokenized.shortened
     assert tokenized.ids == tokenizer(template.render(query))["input_ids"]
+
+
+EPISODE = SearchQuery(
+    query="which of them was left",
+    reasoning="now the last one",
+    question="who stood last?",
+    history=tuple(PastSearch(query=f"candidate {n} date", reasoning=f"candidate {n} is next") for n in range(60)),
+)
+
+
+@pytest.mark.parametrize(
+    ("shown", "opening", "ending"),
+    [
+        ("reasoning", "Reasoning: ", "number 400 because the date does not fit;"),
+        ("question", "", "number 400 because the date does not fit;"),
+        ("prior-queries+query", "Previous queries:\n", "candidate 59 date\n\nQuery: which of them was left"),
+        (
+            "prior-reasonings+query",
+            "Previous searches:\n",
+            "Reasoning: candidate 59 is next\nQuery: candidate 59 date\n\nQuery: which of them was left",
+        ),
+        (
+            "history+query",
+            "",
+            "Query: candidate 59 date\n\nQuestion: who stood last?\n\nReasoning: now the last one\n\n"
+            "Query: which of them was left",
+        ),
+    ],
+)
+@pytest.mark.parametrize("limit", [48, 100])
+def test_every_context_is_cut_at_its_oldest_end(
+    tiny_qwen3: Path, shown: Input, opening: str, ending: str, limit: int
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_qwen3)
+    query = EPISODE if shown.endswith("+query") else SearchQuery(query="unseen", **{shown: LONG["reasoning"]})
+    template = template_for(shown)
+    (tokenized,) = Tokenization(tokenizer, template, limit, 64).queries([query])
+    assert tokenized.shortened
+    assert limit - 2 < len(tokenized.ids) <= limit
+    assert tokenized.ids[-1] == tokenizer("x")["input_ids"][-1]
+    read = tokenizer.decode(tokenized.ids[:-1])
+    assert read.startswith(opening) and read.endswith(ending)
+    assert template.render(query).endswith(read.removeprefix(opening))  # nothing is lost but at the oldest end
+
+
+def test_a_context_that_stands_alone_may_be_lost_but_not_what_is_around_it(tokenizer: Any) -> None:
+    template = template_for("reasoning", task="Find what the reasoning needs.")
+    query = SearchQuery(query="unseen " * 60, reasoning=LONG["reasoning"])
+    with pytest.raises(EncoderError, match=r"max_query_tokens: expected at least (\d+), .* found 8") as error:
+        Tokenization(tokenizer, template, 8, 64).queries([query])
+    least = int(str(error.value).split("at least ")[1].split(",")[0])
+    (tokenized,) = Tokenization(tokenizer, template, least, 64).queries([query])
+    (empty,) = Tokenization(tokenizer, template, least, 64).queries([SearchQuery(query="other")])
+    assert tokenized.shortened and not empty.shortened
+    assert len(empty.ids) == len(tokenized.ids) == least
 
 
 def test_query_over_the_limit_is_refused_not_cut(tokenizer: Any) -> None:

@@ -17,7 +17,7 @@ from agentir.embed.template import template_for
 from agentir.errors import ConfigError, InputError
 from agentir.jsonl import read_records, write_jsonl
 from agentir.measures.query_values import read_query_values
-from agentir.records import SearchQuery, SubQuery, TrainingExample
+from agentir.records import PastSearch, SearchQuery, SubQuery, TrainingExample
 from agentir.search.builder import build_index
 from agentir.search.index import Index
 
@@ -317,25 +317,84 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "whole"
 
 
-@pytest.mark.parametrize("shown", ["query", "reasoning+query", "question+query"])
-def test_dense_search_gives_the_encoder_what_is_asked_for(tmp_path: Path, model: Path, shown: str) -> None:
+@pytest.fixture
+def dense_inputs(tmp_path: Path, model: Path) -> Path:
     write_jsonl(tmp_path / "corpus.jsonl", CORPUS)
     write_jsonl(tmp_path / "questions.jsonl", QUESTIONS)
     write_jsonl(tmp_path / "heldout.jsonl", EXAMPLES)
     build_index(
         tmp_path / "index", tmp_path / "corpus.jsonl", encoder=load_encoder(str(model), backend="torch"), bm25=False
     )
+    return tmp_path
+
+
+def dense(folder: Path, model: Path, shown: str, *more: str) -> list[str]:
     given = ("--backend", "torch", "--k", "3", "--input", shown, "--encoder", str(model))
-    run(arguments(tmp_path, *given, searcher="dense"))
+    return arguments(folder, *given, *more, searcher="dense")
+
+
+EPISODES = [
+    *(each.subquery for each in EXAMPLES),
+    SubQuery(qid="q2", turn=1, call=1, question="?", reasoning="Beside the other.", query="Bergen"),
+    SubQuery(qid="q1", turn=2, call=0, question="?", reasoning="Too late.", query="New York"),
+]
+EARLIER = {
+    "q1_turn1": (PastSearch(query="Reo Fortune wife", reasoning="First who she was."),),
+    "q2_turn1": (PastSearch(query="opera designed by", reasoning="A capital in the north."),),
+}
+
+
+@pytest.mark.parametrize(
+    "shown",
+    ["query", "reasoning+query", "question+query", "reasoning", "question", "prior-queries+query", "history+query"],
+)
+def test_dense_search_gives_the_encoder_what_is_asked_for(dense_inputs: Path, model: Path, shown: str) -> None:
+    write_jsonl(dense_inputs / "episodes.jsonl", reversed(EPISODES))
+    history = ("--history", str(dense_inputs / "episodes.jsonl")) if shown.startswith(("prior", "history")) else ()
+    run(dense(dense_inputs, model, shown, *history))
     template = replace(template_for(shown), instruction="zebra ")  # type: ignore[arg-type]
     encoder = load_encoder(str(model), backend="torch", template=template)
-    subqueries = [each.subquery for each in read_records(tmp_path / "heldout.jsonl", TrainingExample)]
-    queries = [SearchQuery(query=sub.query, reasoning=sub.reasoning, question=sub.question) for sub in subqueries]
-    with Index.open(tmp_path / "index") as index:
+    subqueries = [each.subquery for each in read_records(dense_inputs / "heldout.jsonl", TrainingExample)]
+    queries = [
+        SearchQuery(
+            query=sub.query, reasoning=sub.reasoning, question=sub.question, history=EARLIER.get(sub.subqid, ())
+        )
+        for sub in subqueries
+    ]
+    with Index.open(dense_inputs / "index") as index:
         lists = index.dense(encoder).search(queries, 3)
-    expected = [(sub.subqid, hit.docid) for sub, hits in zip(subqueries, lists, strict=True) for hit in hits]
-    rows = [line.split() for line in (tmp_path / "out" / "run.txt").read_text().splitlines()]
-    assert [(row[0], row[2]) for row in rows] == expected
-    manifest = read_manifest(tmp_path / "out")
+    expected = [(sub.subqid, hit.docid, hit.score) for sub, hits in zip(subqueries, lists, strict=True) for hit in hits]
+    rows = [line.split() for line in (dense_inputs / "out" / "run.txt").read_text().splitlines()]
+    assert [(row[0], row[2]) for row in rows] == [each[:2] for each in expected]
+    assert [float(row[4]) for row in rows] == pytest.approx([each[2] for each in expected], abs=1e-6)
+    manifest = read_manifest(dense_inputs / "out")
     assert manifest["report"]["encoder"] == encoder.describe()
     assert manifest["inputs"]["encoder"]["path"] == str(model)
+    assert ("history" in manifest["inputs"]) == bool(history)
+
+
+def test_an_encoder_that_reads_earlier_searches_is_given_those_of_the_examples(dense_inputs: Path, model: Path) -> None:
+    asked = dense(dense_inputs, model, "prior-reasonings+query")
+    with pytest.raises(ConfigError, match=r"history: missing; .*/whole reads the episode's earlier searches: give"):
+        run(asked)
+    extracted = dense_inputs / "subqueries"
+    with pytest.raises(InputError, match="subqueries: no such file"):
+        run([*asked, "--history", str(extracted)])
+    config = load_program("synth", "extract").Config(trajectories=(), questions=extracted, out=extracted)
+    with Artifact(extracted, "subqueries", config, {}) as artifact:
+        artifact.write("subqueries.jsonl", EPISODES[1:])
+        artifact.finish({})
+    with pytest.raises(InputError, match="sub-query 'q1_turn0': expected the query 'Reo Fortune wife', found no such"):
+        run([*asked, "--history", str(extracted)])
+    write_jsonl(dense_inputs / "episodes.jsonl", EPISODES)
+    run([*asked, "--history", str(dense_inputs / "episodes.jsonl")])  # what was refused binds nothing
+    assert report_of(dense_inputs / "out")["num_subqueries"] == 4
+
+
+def test_a_history_that_nothing_reads_warns(dense_inputs: Path, model: Path) -> None:
+    write_jsonl(dense_inputs / "episodes.jsonl", EPISODES)
+    history = ("--history", str(dense_inputs / "episodes.jsonl"))
+    with pytest.warns(UserWarning, match=r"history: ignored, .*/whole does not read it"):
+        run(dense(dense_inputs, model, "query", *history))
+    with pytest.warns(UserWarning, match="history: ignored, the run was made elsewhere"):
+        run([*run_file(dense_inputs, TREC), *history, "--out", str(dense_inputs / "theirs")])

