@@ -144,9 +144,9 @@ def test_reading_the_reasoning_is_learnt(index: Path, frozen_model: Path) -> Non
 def test_search_keeps_the_best_point_and_the_report_says_so(frozen_model: Path) -> None:
     report = json.loads((frozen_model / "manifest.json").read_text())["report"]
     points = [json.loads(line) for line in (frozen_model / "search.jsonl").read_text().splitlines()]
-    assert [point["learning_rate"] for point in points] == [1e-6, 1e-4]
+    assert [point["changes"]["learning_rate"] for point in points] == [1e-6, 1e-4]
     best = max(points, key=lambda point: point["measures"]["nDCG@10"])
-    assert report["learning_rate"] == best["learning_rate"]
+    assert report["learning_rate"] == best["changes"]["learning_rate"]
     assert report["num_rows"] == 12 and report["num_dev_rows"] == 3
 
 
