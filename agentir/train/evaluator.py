@@ -24,6 +24,8 @@ DEV_MEASURES = ("nDCG@10", "Recall@5")
 """What is measured; runs are compared by the first."""
 Condition = Literal["without reasoning", "wrong reasoning"]
 """How else the queries are rendered: with an empty context, or with that of a row of another question."""
+CONDITIONS: tuple[Condition, ...] = ("without reasoning", "wrong reasoning")
+"""All of them."""
 DEPTH = 10
 BLOCK = 64
 """Queries that are compared with the pool at once."""

@@ -46,7 +46,8 @@ def run(config: Config) -> None:
     """Trains, in one process or as one of several."""
     try:
         from agentir.train import base as start
-        from agentir.train.fit import train_seed
+        from agentir.train.evaluator import CONDITIONS
+        from agentir.train.fit import Run, train_seed
         from agentir.train.search import search, trial_named, under
         from agentir.train.trainer import check_batches
     except ModuleNotFoundError as error:
@@ -84,9 +85,22 @@ def run(config: Config) -> None:
         final_rows = rows + dev_rows if config.train_on_dev else rows
         figures: dict[str, Any] = {}
         if not config.search.only:
-            evaluator = None if config.train_on_dev else start.make_evaluator(dev_rows, tokenization, base)
+            evaluator = None
+            if not config.train_on_dev:
+                evaluator = start.make_evaluator(dev_rows, tokenization, base, CONDITIONS)
+            shared = Run(
+                config=chosen,
+                artifact=artifact,
+                base=base,
+                rows=final_rows,
+                tokenization=tokenization,
+                evaluator=evaluator,
+                untrained={} if evaluator is None else on_first(lambda: evaluator(model)),
+                data=report.lines(),
+                searched=bool(trials),
+            )
             for seed in config.seeds:
-                figures[f"seed-{seed}"] = train_seed(chosen, seed, artifact, base, final_rows, tokenization, evaluator)
+                figures[f"seed-{seed}"] = train_seed(shared, seed)
         if artifact is not None:
             made = {
                 "num_rows": len(final_rows),
