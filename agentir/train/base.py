@@ -18,7 +18,7 @@ from agentir.embed.load import load_model, model_folder, space_of, template_of, 
 from agentir.embed.multi_vector import load_multi_vector, multi_vector_tokenization
 from agentir.embed.template import QueryTemplate, instruction
 from agentir.embed.tokens import Tokenization
-from agentir.errors import ConfigError, EncoderError
+from agentir.errors import ConfigError, EncoderError, InputError
 from agentir.records import Document
 from agentir.search.index import Index
 from agentir.train.adapters import LoraSettings, add_adapter
@@ -110,6 +110,18 @@ def scoring_of(model: BaseModel) -> Scoring:
     return MaxSimScores.of(model) if isinstance(model, MultiVectorEncoder) else dot_scores
 
 
+def check_dropout(config: Config, tokenization: Tokenization) -> None:
+    """Raises:
+    ConfigError: rows would lose all that the template shows.
+    """
+    template = tokenization.template
+    if config.reasoning_dropout and (template.context_slot is None or not template.shows_query):
+        raise ConfigError(
+            f"reasoning_dropout: expected 0 for the input {config.input}, which shows no query beside its context, or nothing "
+            f"but the query; found {config.reasoning_dropout}"
+        )
+
+
 def settings_of(config: Config, model: BaseModel, seed: int) -> Settings:
     """The settings of one run."""
     default = LLM_TEMPERATURE if model.tokenizer.padding_side == "left" else SMALL_TEMPERATURE
@@ -121,7 +133,9 @@ def settings_of(config: Config, model: BaseModel, seed: int) -> Settings:
         batch_size=config.batch_size,
         batch_tokens=config.batch_tokens,
         question_exclusive=config.question_exclusive,
+        mask_positives=config.mask_positives,
         mask_same_question=config.mask_same_question,
+        group_by_length=config.group_by_length,
         gradient_accumulation=config.gradient_accumulation,
         num_negatives=config.num_negatives,
         index_negatives=config.index_negatives,
@@ -184,11 +198,19 @@ def make_passages(index: Index | None, documents: Mapping[str, Document], *, who
         index: holds the frozen vectors; None to encode `documents` with the model that is trained.
         documents: those that rows name.
         whole_index: let batches draw negatives from the whole index.
+
+    Raises:
+        InputError: a document has no vector in the index.
     """
     keys = {docid: text_key(document) for docid, document in documents.items()}
     if index is None:
         return Passages(keys=keys, documents=documents)
     rows = {docid: row for docid in documents if (row := index.pack.row(docid)) is not None}
+    if outside := documents.keys() - rows.keys():
+        raise InputError(
+            f"{index.folder}: {len(outside)} documents of the training rows have no vector in the index, the first is "
+            f"{min(outside)!r}; frozen passages must all be in it: index them, or train jointly"
+        )
     if whole_index:
         everything = index.pack.documents(0, len(index.pack))
         keys |= {document.docid: text_key(document) for document in everything}

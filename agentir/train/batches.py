@@ -93,6 +93,7 @@ def batch_of(
     relevant: Mapping[str, set[str]],
     others: Sequence[str] = (),
     *,
+    mask_positives: bool = True,
     mask_same_question: bool = True,
 ) -> Batch:
     """The documents of a batch and what each is to each query.
@@ -102,6 +103,8 @@ def batch_of(
         keys: docid -> key that documents of the same text share.
         relevant: question -> keys of its positives and gold documents, see `relevant_keys`.
         others: further documents that are negatives of every row that they are not masked for.
+        mask_positives: mask what answers the question: its other positives and gold documents. Without it a row's own
+            positive alone is none of its negatives.
         mask_same_question: mask what only rows of the same question brought, and the row's own unlabelled candidates.
     """
     columns: dict[str, int] = {}
@@ -130,12 +133,15 @@ def batch_of(
         for rank, docid in reversed(list(enumerate(row.pool))):  # of two with the same text the better rank counts
             if keys.get(docid) in columns:
                 ranks[index, columns[keys[docid]]] = rank
-        masked = [columns[key] for key in relevant[row.question] if key in columns]
+        answering = relevant[row.question] if mask_positives else set()
+        masked = [columns[key] for key in answering if key in columns]
         if mask_same_question:
             masked += brought_by.get(row.question, [])
             masked += np.flatnonzero(ranks[index] != UNRANKED).tolist()
         relations[index, masked] = MASKED
-        own = {keys[docid] for docid in group.negatives} - {keys.get(docid) for docid in (*row.positives, *row.gold)}
+        own = {keys[docid] for docid in group.negatives}
+        if mask_positives:
+            own -= {keys.get(docid, "") for docid in (*row.positives, *row.gold)}
         relations[index, [columns[key] for key in own]] = HARD_NEGATIVE
         relations[index, columns[keys[group.positive]]] = POSITIVE
     return Batch(docids=docids, relations=relations, ranks=ranks)

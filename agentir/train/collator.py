@@ -46,7 +46,8 @@ class BatchOptions:
         num_listed: further documents of the oracle's list, of a row and epoch, for distillation.
         index_negatives: documents of the index that every batch holds beside its own, drawn anew for each.
         reasoning_dropout: share of the rows of an epoch that are shown without their context.
-        mask_same_question: see `agentir.train.batches.batch_of`.
+        mask_positives: see `agentir.train.batches.batch_of`.
+        mask_same_question: likewise.
         limits: of the parts that the batch is encoded in.
     """
 
@@ -55,6 +56,7 @@ class BatchOptions:
     num_listed: int = 0
     index_negatives: int = 0
     reasoning_dropout: float = 0.0
+    mask_positives: bool = True
     mask_same_question: bool = True
     limits: PartLimits = WHOLE
 
@@ -94,11 +96,6 @@ class PlannedBatches(Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self.plan)
 
-    def num_left_out(self) -> int:
-        """Rows of the first epoch that are in no batch; 0 where the run is shorter than an epoch."""
-        first = sum(len(batch.rows) for batch in self.plan if batch.epoch == 0)
-        return len(self.rows) - first if self.plan[-1].epoch > 0 else 0
-
     def batch(self, step: int) -> Batch:
         """The documents of a batch and what they are to its rows."""
         planned, options = self.plan[step], self.options
@@ -111,6 +108,7 @@ class PlannedBatches(Dataset[dict[str, Any]]):
             self.passages.keys,
             self._relevant,
             self._drawn(step),
+            mask_positives=options.mask_positives,
             mask_same_question=options.mask_same_question,
         )
 

@@ -137,6 +137,10 @@ class Config(ProgramConfig):
     """Close a batch before its queries would hold more tokens, padding included."""
     question_exclusive: bool = False
     """No two rows of a question in a batch. They are masked for each other in any case."""
+    group_by_length: bool = True
+    """Batches of queries of similar length: less padding."""
+    mask_positives: bool = True
+    """Mask, for each row, the other positives and the gold documents of its question (AgentIR: no)."""
     mask_same_question: bool = True
     """Mask what other rows of the same question brought, and the oracle's unlabelled candidates of the row."""
     gradient_accumulation: int = Field(1, ge=1)

@@ -30,7 +30,7 @@ from agentir.train.preflight import preflight
 from agentir.train.processes import on_first
 from agentir.train.trainer import train
 
-CHECKED = 32
+CHECKED = 8
 """Rows whose texts the checks before and after training read."""
 
 

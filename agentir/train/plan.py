@@ -88,6 +88,11 @@ def plan_batches(
     return plan
 
 
+def num_left_out(plan: Sequence[PlannedBatch], num_rows: int, epochs: float) -> int:
+    """Rows of the first epoch that are in no batch; 0 where the run ends inside it."""
+    return num_rows - sum(len(batch.rows) for batch in plan if batch.epoch == 0) if epochs >= 1 else 0
+
+
 def _epoch(
     questions: Sequence[str],
     lengths: Sequence[int],

@@ -60,6 +60,7 @@ def run(config: Config) -> None:
     model = start.load_base(config)
     tokenization = start.tokenization_of(config, model)
     check_history(config, tokenization)
+    start.check_dropout(config, tokenization)
     if config.preview:
         preview(tokenization, rows[0], documents)
         return

@@ -31,7 +31,7 @@ from agentir.train.data import TrainingRow
 from agentir.train.encoding import CPU_PART_TOKENS, GPU_PART_TOKENS, PartLimits, Scoring, dot_scores, encode
 from agentir.train.evaluator import DevEvaluator
 from agentir.train.loss import NO_DISTILLATION, Distillation, MaskedInfoNCE
-from agentir.train.plan import check_size, plan_batches
+from agentir.train.plan import check_size, num_left_out, plan_batches
 from agentir.train.processes import is_first, on_first, rank, world_size
 
 M_MMAP_THRESHOLD = -3
@@ -50,7 +50,9 @@ class Settings:
     seed: int
     batch_tokens: int | None = None
     question_exclusive: bool = False
+    mask_positives: bool = True
     mask_same_question: bool = True
+    group_by_length: bool = True
     gradient_accumulation: int = 1
     index_negatives: int = 0
     reasoning_dropout: float = 0.0
@@ -178,8 +180,8 @@ def train(
 
     Returns:
         `loss` (the mean of all steps), `num_steps`, `resumed_from_step`, the `seconds` and `num_without_negative` since
-        then, `num_shortened` queries, `num_left_out` (rows an epoch that fill no batch), and the evaluator's measures as
-        `dev_...`.
+        then, `num_shortened` queries, `num_left_out` (rows an epoch that fill no batch), `num_filtered` (cells that the
+        margin filter masked), and the evaluator's measures as `dev_...`.
 
     Raises:
         ConfigError: there are fewer rows than one batch, or every batch would hold a single document.
@@ -206,7 +208,8 @@ def train(
         "seconds": round(metrics["train_runtime"], 1),
         "num_without_negative": loss.num_without_negative,
         "num_shortened": batches.num_shortened,
-        "num_left_out": batches.num_left_out(),
+        "num_left_out": num_left_out(batches.plan, len(rows), settings.epochs),
+        "num_filtered": loss.num_filtered,
     }
     if evaluator is not None:
         figures |= {f"dev_{name}": value for name, value in evaluator(model).items()}
@@ -240,6 +243,7 @@ def make_batches(
         num_listed=settings.num_listed if settings.distillation.weight else 0,
         index_negatives=settings.index_negatives,
         reasoning_dropout=settings.reasoning_dropout,
+        mask_positives=settings.mask_positives,
         mask_same_question=settings.mask_same_question,
         limits=settings.part_limits(model.device.type),
     )
@@ -254,7 +258,7 @@ def make_batches(
     )
     batches.plan = plan_batches(
         [row.question for row in rows],
-        batches.lengths(),
+        batches.lengths() if settings.group_by_length or settings.batch_tokens else [0] * len(rows),
         batch_size=settings.batch_size,
         epochs=settings.epochs,
         seed=settings.seed,

@@ -337,3 +337,29 @@ def test_rows_with_none_one_and_nine_negatives_share_a_batch() -> None:
     texts = [{documents[docid].text for docid in batch.docids} for batch in batches]
     assert texts[0] & texts[1] == {"p1", "p2", "n1"}, "other three of the nine negatives, and the other positive"
     assert {"p3a", "p3b"} < texts[0] | texts[1]
+
+
+def test_without_masks_only_the_own_positive_is_none_of_the_negatives() -> None:
+    """As in the published training, where other positives and gold of the question act as negatives."""
+    row = TrainingRow(
+        rowid="q_turn0",
+        question="q",
+        query=SearchQuery(query="x"),
+        positives=("p", "p2"),
+        negatives=("n", "gold"),
+        gold=("gold",),
+    )
+    keys = {docid: docid for docid in ("p", "p2", "gold", "n")}
+    groups = [Group(row=row, positive="p", negatives=("n", "gold"))]
+    unmasked = batch_of(
+        groups, keys, relevant_keys([row], keys), ["p2"], mask_positives=False, mask_same_question=False
+    )
+    found = dict(zip(unmasked.docids, unmasked.relations[0].tolist(), strict=True))
+    assert found == {"p": POSITIVE, "n": HARD_NEGATIVE, "gold": HARD_NEGATIVE, "p2": NEGATIVE}
+    masked = batch_of(groups, keys, relevant_keys([row], keys), ["p2"])
+    assert dict(zip(masked.docids, masked.relations[0].tolist(), strict=True)) == {
+        "p": POSITIVE,
+        "n": HARD_NEGATIVE,
+        "gold": MASKED,
+        "p2": MASKED,
+    }

@@ -210,11 +210,6 @@ def test_shortened_queries_are_counted(tokenization: Tokenization) -> None:
     assert make(tokenization).num_shortened == 0
 
 
-def test_rows_that_fill_no_batch_are_counted_where_the_run_has_whole_epochs(tokenization: Tokenization) -> None:
-    assert make(tokenization, rows=ROWS[:57], epochs=2).num_left_out() == 3
-    assert make(tokenization, rows=ROWS[:57], epochs=0.5).num_left_out() == 0
-
-
 def test_frozen_vectors_are_those_of_the_batchs_documents(tokenization: Tokenization) -> None:
     batches = make(tokenization, FROZEN, index_negatives=20)
     for step in (0, 7):

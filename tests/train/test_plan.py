@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentir.errors import ConfigError
-from agentir.train.plan import PlannedBatch, plan_batches
+from agentir.train.plan import PlannedBatch, num_left_out, plan_batches
 
 
 def random_lengths(num: int) -> list[int]:
@@ -130,7 +130,7 @@ def test_token_budget_is_filled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "options", "num_left_out"),
+    ("num_rows", "options", "most"),
     [
         (515, {}, 3),
         (125, {"batch_size": 16}, 13),
@@ -144,11 +144,11 @@ def test_token_budget_is_filled() -> None:
     ],
 )
 def test_few_rows_are_left_out_of_an_epoch_others_each_time_and_not_the_longest(
-    num_rows: int, options: dict[str, Any], num_left_out: int
+    num_rows: int, options: dict[str, Any], most: int
 ) -> None:
     lengths, questions = random_lengths(num_rows), [f"q{row // 6}" for row in range(num_rows)]
     missing = left_out(plan_of(questions, lengths, epochs=24, **options), num_rows)
-    assert missing.sum(axis=1).max() <= num_left_out
+    assert missing.sum(axis=1).max() <= most
     share = missing.mean(axis=0)
     assert share.max() < 0.8, "no row is left out nearly always"
     longest = np.argsort(lengths)[-num_rows // 10 :]
@@ -210,3 +210,9 @@ def test_rows_that_make_no_batch_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=text):
         plan_of(questions, lengths, **options)
+
+
+@pytest.mark.parametrize(("epochs", "expected"), [(1, 3), (2, 3), (0.5, 0)])
+def test_rows_that_fill_no_batch_are_counted_where_the_run_has_whole_epochs(epochs: float, expected: int) -> None:
+    plan = plan_of(["q"] * 515, random_lengths(515), epochs=epochs)
+    assert num_left_out(plan, 515, epochs) == expected

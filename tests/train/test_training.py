@@ -186,10 +186,11 @@ def test_joint_training_moves_both_sides_and_the_saved_model_gives_the_same_vect
     np.testing.assert_allclose(plain.encode([document.text])[0], after.encode_documents([document])[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("more", [(), ("--lora.r", "4", "--gradient-checkpointing", "--reasoning-dropout", "0.3")])
 def test_training_killed_in_the_middle_continues_to_the_same_weights(
-    data: Path, tiny_qwen3: Path, tmp_path: Path
+    data: Path, tiny_qwen3: Path, tmp_path: Path, more: tuple[str, ...]
 ) -> None:
-    common = ["--corpus", str(data / "corpus.jsonl"), "--epochs", "5", "--save-steps", "4"]
+    common = ["--corpus", str(data / "corpus.jsonl"), "--epochs", "5", "--save-steps", "4", *more]
     program = [sys.executable, "-m", "agentir"]
     subprocess.run([*program, *arguments(data, tmp_path / "whole", tiny_qwen3, *common)], check=True)
     command = [*program, *arguments(data, tmp_path / "killed", tiny_qwen3, *common)]
