@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from agentir.embed.model import pad_batch, token_batches
+from agentir.train.memory import HEAP
 
 CPU_PART_TOKENS, GPU_PART_TOKENS = 2048, 65536
 """Tokens of a part, padding included, where no cache is asked for: small parts stay in a processor's cache."""
@@ -102,16 +103,17 @@ def texts_of_process(
     }
 
 
-def encode(model: nn.Module, texts: dict[str, Any], cached: bool) -> torch.Tensor:
+def encode(model: nn.Module, texts: dict[str, Any], cached: bool, *, keep_last: bool = True) -> torch.Tensor:
     """Unit vectors (texts, dim) of all texts of a batch, in its order; gradients flow into this process's own.
 
     Args:
         model: a sentence-transformers model, or its distributed wrapper.
         texts: see `texts_of_process`.
         cached: keep no activations but those of the last part.
+        keep_last: keep those; not where further texts are encoded before the backward pass.
     """
     parts = [(part["input_ids"], part["attention_mask"]) for part in texts["parts"]]
-    num_twice = len(parts) - 1 if cached else 0
+    num_twice = len(parts) - keep_last if cached else 0
     vectors = [checkpoint(_encode, model, *part, use_reentrant=False) for part in parts[:num_twice]]
     vectors += [_encode(model, *part) for part in parts[num_twice:]]
     repeated, own = torch.cat(vectors).tensor_split([texts["num_repeated"]])  # a repeated part holds one text
@@ -125,10 +127,12 @@ def encode(model: nn.Module, texts: dict[str, Any], cached: bool) -> torch.Tenso
 
 def dot_scores(model: nn.Module, queries: dict[str, Any], documents: dict[str, Any], cached: bool) -> torch.Tensor:
     """Dot products of unit vectors, (queries, documents), of all texts of a batch; see `encode`."""
-    return encode(model, queries, cached) @ encode(model, documents, cached).T
+    return encode(model, queries, cached, keep_last=False) @ encode(model, documents, cached).T
 
 
 def _encode(model: nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    if ids.device.type == "cpu":
+        HEAP.trim_after(ids.numel())
     vectors: torch.Tensor = model({"input_ids": ids, "attention_mask": mask})["sentence_embedding"]
     return vectors
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import json
 import math
 import shutil
@@ -31,11 +29,9 @@ from agentir.train.data import TrainingRow
 from agentir.train.encoding import CPU_PART_TOKENS, GPU_PART_TOKENS, PartLimits, Scoring, dot_scores, encode
 from agentir.train.evaluator import DevEvaluator
 from agentir.train.loss import NO_DISTILLATION, Distillation, MaskedInfoNCE
+from agentir.train.memory import HEAP
 from agentir.train.plan import check_size, num_left_out, plan_batches
 from agentir.train.processes import is_first, on_first, rank, world_size
-
-M_MMAP_THRESHOLD = -3
-"""The parameter's number in glibc's malloc.h."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +134,7 @@ class _Progress(TrainerCallback):
         assert self.bar is not None
         self.bar.update(state.global_step - self.bar.n)
         if args.use_cpu:
-            trim_heap()
+            HEAP.trim()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self.bar is not None and "loss" in (logs or {}):
@@ -187,7 +183,9 @@ def train(
         ConfigError: there are fewer rows than one batch, or every batch would hold a single document.
     """
     check_batches(rows, settings)
-    return_large_blocks()
+    limits = settings.part_limits(model.device.type)
+    longest = max(tokenization.max_query_tokens, tokenization.max_document_tokens)
+    HEAP.prepare(limits.tokens or (limits.size or settings.batch_size) * longest)
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     batches = make_batches(model, rows, tokenization, passages, settings)
@@ -215,7 +213,7 @@ def train(
         figures |= {f"dev_{name}": value for name, value in evaluator(model).items()}
     scratch.cleanup()
     del trainer
-    free_memory()
+    HEAP.free()
     return figures
 
 
@@ -314,31 +312,6 @@ def training_arguments(
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)  # otherwise the batch would silently be split over all GPUs
     return arguments
-
-
-def free_memory() -> None:
-    """Gives memory back to the system, so that trials do not add up.
-
-    The trainer and its model refer to each other, and the C library keeps what PyTorch freed.
-    """
-    gc.collect()
-    trim_heap()
-
-
-def trim_heap() -> None:
-    """Gives free pages of the C library's heap back; steps of many widths otherwise leave holes that add up."""
-    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
-        libc.malloc_trim(0)
-
-
-def return_large_blocks() -> None:
-    """Lets the C library return what is larger than 4 MiB to the system as soon as it is free.
-
-    The threshold of glibc adapts upward to the tensors of a step; batches of many widths then fragment the heap, which
-    grew by a third over 50 steps of the small embedder.
-    """
-    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(M_MMAP_THRESHOLD, 4 << 20)
 
 
 def last_checkpoint(folder: Path) -> str | None:
