@@ -11,6 +11,7 @@ in each.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -52,6 +53,7 @@ def run(config: Config) -> None:
         from agentir.train.trainer import check_batches
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "sentence-transformers", "train") from None
+    check_packages(config)
     rejects = Rejects(set_aside=config.on_bad_line == "set_aside")
     rows, dev_rows, documents = read_data(config, rejects)
     if not config.preview:
@@ -153,6 +155,18 @@ def read_data(config: Config, rejects: Rejects) -> tuple[list[TrainingRow], list
         train_part, dev_part = division
         return list(train_part), list(dev_part), documents
     return rows, dev_rows, documents
+
+
+def check_packages(config: Config) -> None:
+    """Raises:
+    ConfigError: something is asked for whose package is not installed.
+    """
+    wanted = {"logging": config.logging} if config.logging in ("tensorboard", "wandb") else {}
+    if config.distributed.deepspeed is not None:
+        wanted["distributed.deepspeed"] = "deepspeed"
+    for key, package in wanted.items():
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(f"{key}: needs the package {package}, which is not installed: pip install {package}")
 
 
 def check_history(config: Config, tokenization: Tokenization) -> None:

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -145,12 +146,19 @@ def test_a_second_process_is_refused(folder: Path, chat_server: Start, tmp_path:
 def test_interrupted_by_the_user_it_ends_at_once_and_goes_on_later(
     folder: Path, chat_server: Start, tmp_path: Path
 ) -> None:
-    server = chat_server(lambda seen: Reply(agent_script(seen).body, delay=0.3))
+    interrupted = threading.Event()
+
+    def script(seen: Seen) -> Reply:  # after a dozen calls none is answered before the interruption
+        slow = len(server.seen) > 12 and not interrupted.is_set()
+        return Reply(agent_script(seen).body, delay=4 if slow else 0.3)
+
+    server = chat_server(script)
     process = subprocess.Popen(command(folder, server, tmp_path / "out"), stderr=subprocess.PIPE, text=True)
-    while len(server.seen) < 12:
+    while len(server.seen) < 13:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=10)
+    interrupted.set()
     assert process.returncode == 130 and "run the same command again to continue" in errors
     assert "Traceback" not in errors
     done = rollout(folder, server, tmp_path / "out")
