@@ -36,6 +36,7 @@ from agentir.corpus.qa import read_questions
 from agentir.embed.encoder import HISTORY_SLOTS, Encoder
 from agentir.embed.history import Histories, search_query
 from agentir.embed.load import Backend, load_encoder
+from agentir.embed.multi_vector import TokenEncoder, load_token_encoder
 from agentir.embed.template import Input
 from agentir.errors import ConfigError, InputError
 from agentir.jsonl import MAX_SHOWN, Rejects, read_records
@@ -46,6 +47,7 @@ from agentir.measures.slices import slice_names, slices_of
 from agentir.records import STRICT, Hit, QAItem, SearchQuery, SubQuery, TrainingExample
 from agentir.search.index import Index
 from agentir.search.protocol import Searcher
+from agentir.search.reranked import MaxSimReranker, RerankedSearcher
 
 BATCH = 32
 FOUND = "found.jsonl"
@@ -80,6 +82,10 @@ class Config(ProgramConfig):
     """Limit of a rendered query; default is the encoder's own."""
     backend: Backend = "auto"
     """What computes the encoder."""
+    reranker: str | None = None
+    """Multi-vector model that orders the best hits anew by exact MaxSim."""
+    rerank_depth: int = 100
+    """How many hits of the first stage it scores (at least k)."""
     k: int = 100
     """How many documents to find for a sub-query."""
     measures: tuple[str, ...] = MEASURES
@@ -135,9 +141,11 @@ def main(config: Config) -> None:
         inputs["run"] = config.run
     elif config.searcher == "dense" and config.encoder is not None and Path(config.encoder).is_dir():
         inputs["encoder"] = Path(config.encoder)
+    if config.run is None and config.reranker is not None and Path(config.reranker).is_dir():
+        inputs["reranker"] = Path(config.reranker)
     rejects = Rejects(set_aside=config.on_bad_line == "set_aside")
     histories = None
-    if config.history is not None and config.run is None and config.searcher == "dense":
+    if config.history is not None and config.run is None and (config.searcher == "dense" or config.reranker):
         inputs["history"] = config.history
         histories = Histories.read(config.history, rejects)
     examples = list(read_records(examples_file, TrainingExample, rejects))
@@ -196,9 +204,11 @@ def warn_of_ignored(config: Config) -> None:
     """Warns of settings that say how to search where they decide nothing."""
     names, reason = ["encoder", "input", "history", "max_tokens", "backend"], "BM25 reads the words of the query only"
     if config.run is not None:
-        names, reason = ["searcher", *names, "k"], "the run was made elsewhere"
+        names, reason = ["searcher", *names, "reranker", "k"], "the run was made elsewhere"
     elif config.searcher == "dense":
         return
+    elif config.reranker is not None:
+        names = ["encoder", "backend"]
     for name in names:
         if name in config.model_fields_set:
             warnings.warn(f"{name}: ignored, {reason}", stacklevel=2)
@@ -269,39 +279,49 @@ def titles(index: Index, docids: Sequence[str]) -> list[str]:
     return index.pack.titles(rows)
 
 
-def open_searcher(config: Config, index: Index) -> tuple[Searcher, Encoder | None]:
-    """What searches the index, and its query encoder."""
+def open_searcher(config: Config, index: Index) -> tuple[Searcher, list[Encoder | TokenEncoder]]:
+    """What searches the index, and the encoders of its stages."""
+    searcher, encoders = first_stage(config, index)
+    if config.reranker is None:
+        return searcher, [*encoders]
+    reader = load_token_encoder(config.reranker, max_tokens=config.max_tokens, input=config.input)
+    reranked = RerankedSearcher(searcher, MaxSimReranker(reader, index.pack.find), config.rerank_depth)
+    return reranked, [*encoders, reader]
+
+
+def first_stage(config: Config, index: Index) -> tuple[Searcher, list[Encoder]]:
+    """What finds documents in the index, and its query encoder."""
     if config.searcher == "bm25":
-        return index.bm25(), None
+        return index.bm25(), []
     encoder = load_encoder(
         config.encoder or index.encoder_name,
         backend=config.backend,
         max_tokens=config.max_tokens,
         input=config.input,
     )
-    return index.dense(encoder), encoder
+    return index.dense(encoder), [encoder]
 
 
 def search(
     config: Config, index: Index, subqueries: Sequence[SubQuery], histories: Histories | None, path: Path
 ) -> Answers:
     """Searches the index with every sub-query; `path` keeps what was found, see `search_all`."""
-    searcher, encoder = open_searcher(config, index)
-    reads_history = encoder is not None and encoder.context_slot in HISTORY_SLOTS
-    if encoder is not None and reads_history and histories is None:
+    searcher, encoders = open_searcher(config, index)
+    readers = [encoder.name for encoder in encoders if encoder.context_slot in HISTORY_SLOTS]
+    if readers and histories is None:
         raise ConfigError(
-            f"history: missing; {encoder.name} reads the episode's earlier searches: give the sub-queries that the "
+            f"history: missing; {readers[0]} reads the episode's earlier searches: give the sub-queries that the "
             "examples were made of, as `agentir synth extract` wrote them"
         )
-    if encoder is not None and histories is not None and not reads_history:
-        warnings.warn(f"history: ignored, {encoder.name} does not read it", stacklevel=2)
-    queries = {sub.subqid: search_query(sub, histories if reads_history else None) for sub in subqueries}
+    if encoders and histories is not None and not readers:
+        warnings.warn(f"history: ignored, {encoders[0].name} does not read it", stacklevel=2)
+    queries = {sub.subqid: search_query(sub, histories if readers else None) for sub in subqueries}
     found = search_all(searcher, queries, config.k, config.system, path)
     return Answers(
         run={subqid: item.hits for subqid, item in found.items()},
         tag="agentir",
         seconds=sum(item.seconds for item in found.values()),
-        encoder=None if encoder is None else encoder.describe(),
+        encoder=encoders[-1].describe() if encoders else None,
     )
 
 
