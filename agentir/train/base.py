@@ -116,6 +116,21 @@ def scoring_of(model: BaseModel) -> Scoring:
     return MaxSimScores.of(model) if isinstance(model, MultiVectorEncoder) else dot_scores
 
 
+def check_sharding(config: Config, model: BaseModel) -> None:
+    """Raises:
+    ConfigError: sharding is asked for where accelerate would train without it, or a search under it.
+    """
+    asked = [name for name in ("deepspeed", "fsdp") if getattr(config.distributed, name)]
+    if not asked:
+        return
+    if model.device.type == "cpu":
+        raise ConfigError(f"distributed.{asked[0]}: expected GPUs, found device cpu, on which nothing would be sharded")
+    if config.search.trials or config.search.learning_rates or config.search.temperatures:
+        raise ConfigError(f"search: expected none under distributed.{asked[0]}; search on one device, then train")
+    if config.kind != "embedding":
+        raise ConfigError(f"distributed.{asked[0]}: expected kind embedding, found {config.kind}")
+
+
 def check_dropout(config: Config, tokenization: Tokenization) -> None:
     """Raises:
     ConfigError: rows would lose all that the template shows.

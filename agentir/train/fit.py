@@ -28,7 +28,7 @@ from agentir.train.gradients import GradientCheck
 from agentir.train.parity import check_parity
 from agentir.train.preflight import preflight
 from agentir.train.processes import on_first
-from agentir.train.trainer import train
+from agentir.train.trainer import WHOLE_MODEL, train
 
 CHECKED = 8
 """Rows whose texts the checks before and after training read."""
@@ -103,6 +103,10 @@ def train_seed(run: Run, seed: int) -> dict[str, Any]:
         )
         print("".join(f"{line}\n" for line in gradients.lines()), end="")
         if artifact is not None:
+            if settings.sharded:
+                model = SentenceTransformer(str(checkpoints / WHOLE_MODEL))
+                if run.evaluator is not None:
+                    figures |= {f"dev_{measure}": value for measure, value in run.evaluator(model).items()}
             artifact.write_text(figures_path.name, json.dumps(figures, indent=2) + "\n")
             save(run, artifact, model, folder, seed, figures)
     if artifact is not None:

@@ -63,6 +63,7 @@ def run(config: Config) -> None:
     tokenization = start.tokenization_of(config, model)
     check_history(config, tokenization)
     start.check_dropout(config, tokenization)
+    start.check_sharding(config, model)
     if config.preview:
         preview(tokenization, rows[0], documents)
         return

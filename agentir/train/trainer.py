@@ -33,6 +33,9 @@ from agentir.train.memory import HEAP
 from agentir.train.plan import check_size, num_left_out, plan_batches
 from agentir.train.processes import is_first, on_first, rank, world_size
 
+WHOLE_MODEL = "whole"
+"""Folder, beside the checkpoints, of what a sharded training made."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -68,6 +71,11 @@ class Settings:
     deepspeed: str | None = None
     fsdp: str = ""
     fsdp_config: str | None = None
+
+    @property
+    def sharded(self) -> bool:
+        """Whether no process holds the whole model."""
+        return bool(self.deepspeed or self.fsdp)
 
     def part_limits(self, device: str) -> PartLimits:
         """How large the parts are that a batch is encoded in."""
@@ -159,7 +167,7 @@ def train(
     save_steps: int = 0,
     name: str = "train",
 ) -> dict[str, float]:
-    """Trains a model in place.
+    """Trains a model in place; of a sharded one, each process has a part, and the whole is saved under `WHOLE_MODEL`.
 
     Args:
         model: the model to train.
@@ -209,7 +217,9 @@ def train(
         "num_left_out": num_left_out(batches.plan, len(rows), settings.epochs),
         "num_filtered": loss.num_filtered,
     }
-    if evaluator is not None:
+    if settings.sharded and checkpoints is not None:
+        trainer.save_model(str(checkpoints / WHOLE_MODEL))
+    elif evaluator is not None:
         figures |= {f"dev_{name}": value for name, value in evaluator(model).items()}
     scratch.cleanup()
     del trainer

@@ -13,6 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from agentir.cli import run
+from agentir.errors import ConfigError
 from agentir.jsonl import write_jsonl
 from agentir.train.batches import NEGATIVE, POSITIVE
 from agentir.train.encoding import PartLimits, dot_scores, texts_of_process
@@ -114,3 +116,9 @@ def test_more_processes_than_rows_of_a_batch_are_refused(data: Path, tiny_qwen3:
     )
     assert done.returncode != 0 and "batch_size: expected at least one row for each of 2 processes" in done.stderr
     assert not (data / "refused").exists()
+
+
+def test_sharding_without_gpus_is_refused_since_nothing_would_be_sharded(data: Path, tiny_qwen3: Path) -> None:
+    with pytest.raises(ConfigError, match=r"distributed\.fsdp: expected GPUs, found device cpu"):
+        run(command(data, tiny_qwen3, "sharded", "--distributed.fsdp", "full_shard auto_wrap")[2:])
+    assert not (data / "sharded").exists()
